@@ -136,3 +136,6 @@ func (r *Redis) Pause() error { return r.cmd.Process.Signal(syscall.SIGSTOP) }
 
 // Resume lets a paused process go on.
 func (r *Redis) Resume() error { return r.cmd.Process.Signal(syscall.SIGCONT) }
+
+// Pid returns the server's process id.
+func (r *Redis) Pid() int { return r.cmd.Process.Pid }
