@@ -7,7 +7,14 @@
 // absent for good: no method brings it back.
 //
 // Absent is not broken: a store answers ErrNotFound for what is not there, and
-// another error only when it cannot tell.
+// another error only when it cannot tell. After such an error a write may have
+// happened or not.
+//
+// Ids are used once: whoever makes a new session draws a new id, also when it
+// tries a start again whose outcome it was not told.
+//
+// A context that is done before a method began leaves everything as it is, and
+// its error is returned.
 package sessionstore
 
 import (
@@ -24,6 +31,8 @@ var (
 	// ErrConflict means that the session is there, but not in the generation
 	// that the caller had seen.
 	ErrConflict = errors.New("sessionstore: generation has moved on")
+	// ErrExists means that the id of a new session is taken.
+	ErrExists = errors.New("sessionstore: id is taken")
 )
 
 // ID is the public id of a session: 128 bits derived one way from its secret
@@ -45,7 +54,7 @@ type Record struct {
 	User          string // 1 to 255 bytes of UTF-8
 	Claims        []byte // a JSON object, at most 4 KiB
 	ClaimsVersion uint32 // 1 at start, +1 whenever the claims are replaced
-	Generation    uint32 // 0 at start, +1 at each refresh
+	Generation    uint32 // 0 at start, +1 at each refresh; after the last comes 0
 	Created       time.Time
 	Refreshed     time.Time     // when the generation last moved
 	Lifetime      time.Duration // sliding: the record expires that long after Refreshed
@@ -125,7 +134,8 @@ type Store interface {
 
 	// Start creates a session in generation 0 and ends others, in one step.
 	// It returns the record as stored and the sessions that it ended. Nothing
-	// is changed when it fails. The new session is never among the ended.
+	// is changed when it fails, ErrExists included. The new session is never
+	// among the ended, whatever ends name.
 	Start(ctx context.Context, s Start, ends ...End) (Record, []Ended, error)
 
 	// Refresh moves the record to the next generation if it is still in the
@@ -135,11 +145,14 @@ type Store interface {
 
 	// Update changes a live session and ends others, in one step. It returns
 	// the record as stored (under NewID when set) and what it ended, the old
-	// id not included, or ErrNotFound.
+	// id not included, or ErrNotFound, or ErrExists for a NewID that is taken;
+	// nothing is changed then. The session itself is never among the ended,
+	// whatever ends name.
 	Update(ctx context.Context, key Key, u Update, ends ...End) (Record, []Ended, error)
 
-	// End ends sessions of a site and returns those that were alive. Ending
-	// what is not there succeeds.
+	// End ends sessions of a site and returns those that were alive, each once,
+	// in no particular order. Ending what is not there succeeds. It ends also
+	// what this version cannot read.
 	End(ctx context.Context, site string, ends ...End) ([]Ended, error)
 
 	// List returns the live sessions of a user, the newest first.
