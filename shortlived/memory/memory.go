@@ -11,7 +11,8 @@
 // prolongs a value; time during which the machine is suspended may not count.
 //
 // Expired values are dropped a few at each write, all that are needed when
-// room is short, and by Sweep. There is no goroutine and nothing to close.
+// room is short, and the rest once a minute, so that nothing stays in memory
+// long after its time.
 package memory
 
 import (
@@ -33,6 +34,9 @@ const DefaultMaxBytes = 64 << 20
 // its place in the map and in the order of expiry, and what the allocator
 // rounds up. A test holds it to what the heap really grows by.
 const Overhead = 144
+
+// SweepInterval is how often a store that is not empty drops what has expired.
+const SweepInterval = time.Minute
 
 // shardCount is a power of two, large enough that writers seldom meet.
 const shardCount = 64
@@ -64,6 +68,7 @@ type Store struct {
 	used    atomic.Int64
 	refused atomic.Uint64
 	shards  [shardCount]shard
+	sweeper sweeper
 }
 
 // New makes an empty store.
@@ -89,6 +94,13 @@ func (s *Store) SetMaxBytes(n int64) {
 	s.max.Store(n)
 }
 
+// Close ends the regular sweep and waits for one that is under way. The store
+// can still be used.
+func (s *Store) Close() error {
+	s.sweeper.close()
+	return nil
+}
+
 // Stats returns what the store holds.
 func (s *Store) Stats() Stats {
 	st := Stats{Bytes: s.used.Load(), MaxBytes: s.max.Load(), Refused: s.refused.Load()}
@@ -99,8 +111,7 @@ func (s *Store) Stats() Stats {
 }
 
 // Sweep drops every value that has expired. It holds no lock for long and may
-// run beside anything else. The store stays within its bound without it; it
-// gives memory back early and forgets values that nobody asks for.
+// run beside anything else. The store does it by itself every SweepInterval.
 func (s *Store) Sweep() {
 	now := s.clock()
 	for i := range s.shards {
@@ -122,6 +133,9 @@ func (s *Store) TryAdd(ctx context.Context, key string, value []byte, lifetime t
 		added = sh.addLocked(s, e, now, until(now, lifetime))
 		return added
 	})
+	if added {
+		s.sweeper.arm(s.sweepAgain)
+	}
 	return added, err
 }
 
@@ -160,11 +174,12 @@ func (s *Store) Increment(ctx context.Context, key string, amount int64, lifetim
 	if err := checkWrite(ctx, key, nil, lifetime); err != nil {
 		return 0, err
 	}
-	count, err := amount, error(nil)
+	count, err, added := amount, error(nil), false
 	full := s.withRoom(key, int64(len(key))+Overhead, func(sh *shard, now int64) bool {
 		e := sh.liveLocked(key, now)
 		if e == nil {
-			return sh.addLocked(s, newCount(key, amount), now, until(now, lifetime))
+			added = sh.addLocked(s, newCount(key, amount), now, until(now, lifetime))
+			return added
 		}
 		if count, err = e.add(amount); err == nil {
 			sh.renewLocked(e, until(now, lifetime))
@@ -174,7 +189,16 @@ func (s *Store) Increment(ctx context.Context, key string, amount int64, lifetim
 	if full != nil {
 		return 0, full
 	}
+	if added {
+		s.sweeper.arm(s.sweepAgain)
+	}
 	return count, err
+}
+
+// sweepAgain sweeps and reports whether anything is left to expire.
+func (s *Store) sweepAgain() bool {
+	s.Sweep()
+	return s.used.Load() > 0
 }
 
 // withRoom runs write on the key's shard, again as long as write finds no room

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -21,8 +22,10 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
-	storetest.Run(t, func(*testing.T) []shortlived.Store {
-		return []shortlived.Store{New(Options{})}
+	storetest.Run(t, func(t *testing.T) []shortlived.Store {
+		s := New(Options{})
+		t.Cleanup(func() { s.Close() })
+		return []shortlived.Store{s}
 	})
 }
 
@@ -213,6 +216,49 @@ func TestWritesSweep(t *testing.T) {
 	if st := s.Stats(); st.Entries != 0 || st.Bytes != 0 {
 		t.Errorf("got %+v after Sweep, want nothing", st)
 	}
+}
+
+func TestExpiredValuesDoNotLinger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Options{})
+		defer s.Close()
+		for round := range 3 {
+			if _, err := s.TryAdd(t.Context(), "value", nil, time.Second); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Increment(t.Context(), "count", 1, 3*SweepInterval/2); err != nil {
+				t.Fatal(err)
+			}
+			for i, want := range []int64{1, 0} {
+				time.Sleep(SweepInterval)
+				synctest.Wait()
+				if st := s.Stats(); st.Entries != want {
+					t.Errorf("round %d, %d intervals later: got %d entries, want %d", round, i+1, st.Entries, want)
+				}
+			}
+			time.Sleep(10 * SweepInterval) // empty, without a timer
+		}
+	})
+}
+
+func TestCloseEndsTheSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Options{})
+		if _, err := s.TryAdd(t.Context(), "k", nil, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(s.Close(), s.Close()); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(2 * SweepInterval)
+		synctest.Wait()
+		if st := s.Stats(); st.Entries != 1 {
+			t.Errorf("got %d entries, want the expired one that no sweep came for", st.Entries)
+		}
+		if added, err := s.TryAdd(t.Context(), "k", nil, time.Second); err != nil || !added {
+			t.Errorf("TryAdd after Close: got %v, %v", added, err)
+		}
+	})
 }
 
 // TestOverheadIsReal holds what an entry is charged to what the heap grows by.
