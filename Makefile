@@ -1,0 +1,46 @@
+# run: try it. test: everything that must hold. The others are for developing.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+.PHONY: build run test install lint bench fuzz clean
+
+# A source tree that belongs to another user has no usable version stamp.
+GO_BUILD := go build -buildvcs=false
+FUZZ_TIME ?= 20s
+BENCH_TIME ?= 1s
+
+build:
+	$(GO_BUILD) -o bin/gatehouse ./caddymodule/gatehouse
+
+run: build
+	@echo "Open http://localhost:$${GATEHOUSE_DEMO_PORT:-8080} (end with Ctrl-C)"
+	exec bin/gatehouse run --config Caddyfile.example
+
+install:
+	@.ci/install
+
+test: install
+	go vet ./...
+	go test -race -timeout 20m ./...
+
+lint:
+	@unformatted=$$(git ls-files '*.go' | xargs gofmt -l); \
+	if [ -n "$$unformatted" ]; then echo "not formatted:"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+	@if command -v staticcheck >/dev/null; then staticcheck ./...; \
+	else echo "staticcheck is not installed: go install honnef.co/go/tools/cmd/staticcheck@latest"; fi
+
+bench:
+	go test -run '^$$' -bench . -benchmem -benchtime $(BENCH_TIME) ./...
+
+# go test -fuzz takes one package and one target at a time.
+fuzz:
+	@grep -rl --include='*_test.go' '^func Fuzz' . --exclude-dir=node_modules | xargs -r -n1 dirname | sort -u | while read -r package; do \
+		go test -list '^Fuzz' "$$package" | { grep '^Fuzz' || true; } | while read -r target; do \
+			echo "== $$package $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZ_TIME) "$$package" </dev/null; \
+		done; \
+	done
+
+clean:
+	rm -rf bin
