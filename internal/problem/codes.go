@@ -40,6 +40,7 @@ var Codes = map[string]Entry{
 	"upload-backend-unavailable": {http.StatusServiceUnavailable, "Application unavailable"},
 	"upload-bad-request":         {http.StatusBadRequest, "Bad upload request"},
 	"upload-offset-mismatch":     {http.StatusConflict, "Upload offset does not match"},
+	"upload-changed":             {http.StatusConflict, "Upload content changed"},
 	"upload-version":             {http.StatusPreconditionFailed, "Upload protocol version not supported"},
 	"upload-bad-media-type":      {http.StatusUnsupportedMediaType, "Unsupported media type for an upload"},
 }
