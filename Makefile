@@ -8,6 +8,7 @@ SHELL := /bin/bash
 GO_BUILD := go build -buildvcs=false
 FUZZ_TIME ?= 20s
 BENCH_TIME ?= 1s
+BENCH_FLAGS ?=
 
 build:
 	$(GO_BUILD) -o bin/gatehouse ./caddymodule/gatehouse
@@ -32,6 +33,8 @@ lint:
 
 bench:
 	go test -run '^$$' -bench . -benchmem -benchtime $(BENCH_TIME) ./...
+	@command -v wrk >/dev/null || { echo "for the gateway's figures: apt-get install wrk"; exit 1; }
+	go run -buildvcs=false ./internal/bench $(BENCH_FLAGS)
 
 # go test -fuzz takes one package and one target at a time.
 fuzz:
