@@ -239,14 +239,16 @@ func (b *batch) parse(reply []int64) error {
 }
 
 func (g *batchGroup) check(reply []int64) error {
-	if reply[0] < broken || reply[0] > g.size {
-		return fmt.Errorf("limitstore/redis: reply admits %d of %d", reply[0], g.size)
-	}
+	var counts [limitstore.MaxLimits]int64
 	for j := range g.like.limits {
 		count, reset := reply[1+2*j], reply[2+2*j]
 		if count < 0 || count > limitstore.MaxAmount || reset < 1 || reset > 2*g.like.limits[j].Window.Milliseconds() {
 			return fmt.Errorf("limitstore/redis: reply has count %d and reset %d", count, reset)
 		}
+		counts[j] = count
+	}
+	if granted := reply[0]; granted != broken && granted != limitstore.Grant(g.like.limits, counts[:len(g.like.limits)], g.size) {
+		return fmt.Errorf("limitstore/redis: reply admits %d of %d, which its counts do not", granted, g.size)
 	}
 	return nil
 }

@@ -123,7 +123,8 @@ func FuzzReply(f *testing.F) {
 		f.Add(b)
 	}
 	add(2, 0, 1000, 1, 2, 1000, 0, 500)
-	add(-1, 0, 1000, 0, 2, 1000, 0, 500)
+	add(2, 0, 1000, 1, 6, 1000, 0, 500)
+	add(-1, 0, 1000, 0, 9, 1000, 0, 500)
 	add(3, 0, 1000)
 	add()
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -140,6 +141,13 @@ func FuzzReply(f *testing.F) {
 			return
 		}
 		for _, w := range b.members {
+			refused := false
+			for _, st := range w.states {
+				refused = refused || st.Refused
+			}
+			if w.err == nil && w.admitted == refused {
+				t.Errorf("accepted %v: admitted %v, refused by a limit %v", reply, w.admitted, refused)
+			}
 			for i, st := range w.states {
 				if w.err == nil && (st.Remaining < 0 || st.Remaining > w.limits[i].Events || st.Reset <= 0 || st.Reset > 2*w.limits[i].Window) {
 					t.Errorf("accepted %v as %+v", reply, st)
