@@ -28,10 +28,10 @@ type makes struct {
 
 // sealing returns the ring and its key to seal with, and makes one first where
 // none is good for that.
-func (r *Ring) sealing(ctx context.Context) (*sealer, error) {
+func (r *Ring) sealing(ctx context.Context) (sealer, error) {
 	ring, err := r.ring(ctx)
 	if err != nil {
-		return nil, err
+		return sealer{}, err
 	}
 	c := ring.chosen(r.now())
 	switch {
@@ -39,7 +39,7 @@ func (r *Ring) sealing(ctx context.Context) (*sealer, error) {
 		if c.generate && r.generates {
 			r.makeInBackground()
 		}
-		return &sealer{ring, c.seal}, nil
+		return sealer{ring, c.seal}, nil
 	case !r.generates:
 		return standby(ring, c, ErrNoKey)
 	}
@@ -51,7 +51,7 @@ func (r *Ring) sealing(ctx context.Context) (*sealer, error) {
 	ring = r.current.Load()
 	c = ring.chosen(r.now())
 	if c.seal != nil {
-		return &sealer{ring, c.seal}, nil
+		return sealer{ring, c.seal}, nil
 	}
 	if err == nil {
 		err = ErrNoKey
@@ -66,11 +66,11 @@ type sealer struct {
 }
 
 // standby returns the key that is used for want of a default key.
-func standby(ring *keyring, c *choice, otherwise error) (*sealer, error) {
+func standby(ring *keyring, c *choice, otherwise error) (sealer, error) {
 	if c.standby == nil {
-		return nil, otherwise
+		return sealer{}, otherwise
 	}
-	return &sealer{ring, c.standby}, nil
+	return sealer{ring, c.standby}, nil
 }
 
 func (r *Ring) makeFailedBefore() bool {

@@ -1,0 +1,5 @@
+//go:build !race
+
+package dataprotection
+
+const raceSlack = 0
