@@ -407,3 +407,5 @@ var errDown = errors.New("store is down")
 
 // next makes a handler that never returns an error.
 func next(f http.HandlerFunc) handler.Handler { return handler.FromHTTP(f) }
+
+func newRecorder() *httptest.ResponseRecorder { return httptest.NewRecorder() }

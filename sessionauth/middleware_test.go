@@ -705,7 +705,7 @@ type fakeRing struct {
 	opened int
 }
 
-func (f *fakeRing) Epoch() uint64                { return f.epoch }
+func (f *fakeRing) Epoch() uint64                 { return f.epoch }
 func (f *fakeRing) protector(...string) protector { return f }
 func (f *fakeRing) Seal(_ context.Context, p []byte) (string, error) {
 	return magic + base64.RawURLEncoding.EncodeToString(p), f.err
