@@ -79,6 +79,7 @@ type Handler struct {
 	log    *slog.Logger
 	tus    *tusd.UnroutedHandler
 
+	patience   time.Duration // with a writer that is in the way; less in tests
 	ownsShared bool
 	mu         sync.Mutex
 	stop       context.CancelFunc // of the clean-up; nil unless it runs
@@ -90,7 +91,7 @@ func New(cfg Config) (*Handler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("chunkedupload: %w", err)
 	}
-	h := &Handler{ownsShared: cfg.Shared == nil}
+	h := &Handler{ownsShared: cfg.Shared == nil, patience: writePatience}
 	cfg.setDefaults()
 	h.cfg, h.store, h.shared, h.log = cfg, cfg.Store, cfg.Shared, cfg.Logger
 	var err error

@@ -235,6 +235,15 @@ func eachStore(t *testing.T, test func(*testing.T, uploadstore.Store)) {
 	t.Run("memory", func(t *testing.T) { test(t, newFakeStore()) })
 }
 
+// eachStoreAt is eachStore for tests that move the clock and open a store
+// several times, as several gateways do.
+func eachStoreAt(t *testing.T, test func(*testing.T, func(func() time.Time) uploadstore.Store)) {
+	t.Run("memory", func(t *testing.T) {
+		store := newFakeStore()
+		test(t, func(now func() time.Time) uploadstore.Store { store.now = now; return store })
+	})
+}
+
 // newServer serves a handler that returns refusals.
 func newServer(t *testing.T, f handler.Func) *httptest.Server {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

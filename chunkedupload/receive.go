@@ -29,8 +29,8 @@ var receiveBuffers = sync.Pool{New: func() any { return new([receiveBuffer]byte)
 // durable. It commits now and then, so that other gateways can go on from
 // there, and at the end, also when src broke off or the client has left: as
 // much as possible is kept. interrupt must end a blocked read of src.
-func receive(ctx context.Context, up uploadstore.Upload, offset int64, src io.Reader, interrupt func()) (int64, error) {
-	w, err := up.Write(ctx, uploadstore.WriteOptions{Offset: offset, Patience: writePatience})
+func receive(ctx context.Context, up uploadstore.Upload, offset int64, patience time.Duration, src io.Reader, interrupt func()) (int64, error) {
+	w, err := up.Write(ctx, uploadstore.WriteOptions{Offset: offset, Patience: patience})
 	if err != nil {
 		return 0, err
 	}

@@ -140,7 +140,7 @@ func (h *Handler) tusCreate(w http.ResponseWriter, r *http.Request, next handler
 // there is no outcome the client is told to go on with the last byte, since a
 // repeated POST would be a second upload.
 func (h *Handler) tusCompleteCreation(w http.ResponseWriter, r *http.Request, next handler.Handler, up uploadstore.Upload, st uploadstore.Status) refusal {
-	h.extendWrite(w)
+	defer h.extendWrite(w)()
 	o, e := h.complete(r, next, up, st)
 	switch {
 	case e != nil && temporary(e):
@@ -176,7 +176,7 @@ func (h *Handler) tusCreateEmpty(w http.ResponseWriter, r *http.Request, next ha
 	if err != nil {
 		return storeRefusal(err)
 	}
-	h.extendWrite(w)
+	defer h.extendWrite(w)()
 	o, e := h.complete(r, next, up, st)
 	if e != nil && temporary(e) {
 		return e
@@ -316,7 +316,7 @@ func (h *Handler) tusHead(w http.ResponseWriter, r *http.Request, up uploadstore
 	case headSettle:
 		st, err = h.status(r.Context(), up)
 	case headWriter:
-		st, err = awaitWriter(r.Context(), up, &st)
+		st, err = awaitWriter(r.Context(), up, &st, h.patience)
 	}
 	if err != nil {
 		return neverServerError(storeRefusal(err))
@@ -340,8 +340,8 @@ func (h *Handler) tusHead(w http.ResponseWriter, r *http.Request, up uploadstore
 
 // awaitWriter asks for the upload as a writer would, so that an idle request
 // yields it, and reads where it stands then.
-func awaitWriter(ctx context.Context, up uploadstore.Upload, st *uploadstore.Status) (uploadstore.Status, error) {
-	w, err := up.Write(ctx, uploadstore.WriteOptions{Offset: st.Offset(), Patience: writePatience})
+func awaitWriter(ctx context.Context, up uploadstore.Upload, st *uploadstore.Status, patience time.Duration) (uploadstore.Status, error) {
+	w, err := up.Write(ctx, uploadstore.WriteOptions{Offset: st.Offset(), Patience: patience})
 	switch {
 	case err == nil:
 		if err := w.Close(); err != nil {
@@ -419,7 +419,7 @@ func readPatch(r *http.Request, st *uploadstore.Status) (offset int64, e refusal
 
 // tusCompletePatch answers the PATCH of the last byte.
 func (h *Handler) tusCompletePatch(w http.ResponseWriter, r *http.Request, next handler.Handler, up uploadstore.Upload, st uploadstore.Status) refusal {
-	h.extendWrite(w)
+	defer h.extendWrite(w)()
 	o, e := h.complete(r, next, up, st)
 	switch {
 	case e != nil && temporary(e):
@@ -440,9 +440,12 @@ func (h *Handler) tusCompletePatch(w http.ResponseWriter, r *http.Request, next 
 func isSuccess(status int) bool { return status >= 200 && status < 300 }
 
 // extendWrite gives the answer time to come after the wait, whatever the
-// server's write timeout is.
-func (h *Handler) extendWrite(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(h.cfg.Wait + time.Minute))
+// server's write timeout is. The deadline must be taken off again: it would
+// stay with the connection.
+func (h *Handler) extendWrite(w http.ResponseWriter) (restore func()) {
+	rc := http.NewResponseController(w)
+	_ = rc.SetWriteDeadline(time.Now().Add(h.cfg.Wait + time.Minute))
+	return func() { _ = rc.SetWriteDeadline(time.Time{}) }
 }
 
 func withVersion(fields http.Header) http.Header {
@@ -491,7 +494,7 @@ func (h *Handler) newInfo(r *http.Request, c *creation) uploadstore.Info {
 
 // store takes the body's bytes.
 func (q *tusRequest) store(offset int64, src io.Reader) (int64, error) {
-	n, err := receive(q.r.Context(), q.upload, offset, src, q.line.interrupt)
+	n, err := receive(q.r.Context(), q.upload, offset, q.h.patience, src, q.line.interrupt)
 	q.durable, q.storeErr = offset+n, err
 	if n > 0 {
 		q.status.Received = []uploadstore.Range{{From: 0, To: q.durable}}

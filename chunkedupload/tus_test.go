@@ -519,7 +519,14 @@ func TestTusHeadDuringPatch(t *testing.T) {
 			st, err := up.Status(t.Context())
 			return err == nil && st.Writing
 		})
+		g.h.patience = 500 * time.Millisecond
 		g.head(path).want(t, http.StatusLocked).wantHeader(t, "Retry-After", "3").wantHeader(t, "Upload-Offset", "")
+		eventually(t, "a second PATCH is told to wait", func() bool {
+			up, _ := store.Open(t.Context(), idOf(path))
+			st, _ := up.Status(t.Context())
+			return g.patch(path, int(st.Offset()), []byte("a")).StatusCode == http.StatusLocked
+		})
+		g.h.patience = writePatience
 		close(quit)
 		wg.Wait()
 
