@@ -2,6 +2,7 @@ package memory
 
 import (
 	"container/heap"
+	"maps"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -145,9 +146,7 @@ func (sh *shard) shrinkLocked() {
 		return
 	}
 	entries := make(map[string]*entry, len(sh.entries))
-	for key, e := range sh.entries {
-		entries[key] = e
-	}
+	maps.Copy(entries, sh.entries)
 	sh.entries = entries
 	sh.order = append(make(byDue, 0, len(sh.order)), sh.order...)
 	sh.peak = len(entries)
