@@ -22,8 +22,6 @@ type derivation struct {
 	size  int      // of the output, in bytes
 }
 
-const counterSize = 4
-
 func newDerivation(master, label, header []byte, size int) *derivation {
 	if len(master) > sha512.BlockSize { // FIPS 198-1, step 2
 		sum := sha512.Sum512(master)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/gatehouse-gateway/gatehouse/sessionauth/dataprotection/ringstore/directory"
 )
@@ -163,4 +164,37 @@ func TestThreeRingsAtOnceOnAnEmptyDirectory(t *testing.T) {
 		}
 	}
 	checkOneKey(t, path)
+}
+
+// TestThreeRingsRotateAtOnce: when a successor is due, and when every key has
+// expired, three gateways make one key.
+func TestThreeRingsRotateAtOnce(t *testing.T) {
+	for name, after := range map[string]time.Duration{
+		"successor due": DefaultKeyLifetime - 24*time.Hour,
+		"all expired":   DefaultKeyLifetime + 24*time.Hour,
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := t.TempDir()
+			if err := directory.New(path).Add(t.Context(), "key-first", []byte(keyAt(KeyID{1}, atStart()))); err != nil {
+				t.Fatal(err)
+			}
+			now := func() time.Time { return atStart().Add(after) }
+			var wg sync.WaitGroup
+			for range 3 {
+				ring := newRing(t, Options{Repository: directory.New(path), AutoGenerate: true, Now: now})
+				for range 3 {
+					wg.Go(func() {
+						if _, err := ring.Protector("p").Seal(t.Context(), nil); err != nil {
+							t.Errorf("seal: %v", err)
+						}
+						ring.awaitMaking(t.Context())
+					})
+				}
+			}
+			wg.Wait()
+			if entries, err := os.ReadDir(path); err != nil || len(entries) != 2 {
+				t.Errorf("the directory holds %v, want two keys (%v)", entries, err)
+			}
+		})
+	}
 }

@@ -109,18 +109,6 @@ func testdata[T any](t testing.TB, name string) T {
 	return v
 }
 
-// eventually waits for a condition.
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
 // keyAt writes a key with a known secret that is created and active at a time.
 func keyAt(id KeyID, at time.Time) string {
 	return string(newKeyXML(id, at, at, at.Add(DefaultKeyLifetime), bytes.Repeat([]byte{id[0], id[15]}, 32)))

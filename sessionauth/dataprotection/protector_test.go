@@ -76,7 +76,7 @@ func TestTampering(t *testing.T) {
 				}
 			}
 			for i := range token {
-				for _, mask := range []byte{0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xff} {
+				for _, mask := range []byte{0x01, 0x20, 0x80} {
 					altered := []byte(token)
 					altered[i] ^= mask
 					refused(fmt.Sprintf("character %d ^ %#x", i, mask), string(altered))
@@ -227,7 +227,7 @@ func TestConcurrentUse(t *testing.T) {
 			}
 		})
 	}
-	for i := range byte(20) {
+	for i := range byte(8) {
 		repository.set(func(f *fakeRepository) {
 			f.elements = append(f.elements, holding(keyAt(KeyID{2, 15: i}, atStart().Add(-time.Duration(i)*time.Second))).elements...)
 		})
