@@ -87,7 +87,7 @@ func hideCookie(h http.Header, name string) {
 	}
 }
 
-// withoutCookie cuts our tokens from one line.
+// withoutCookie cuts our tokens from one line, each with one separator.
 func withoutCookie(line, name string) string {
 	out, from := "", 0 // out is what is kept of line[:from]
 	for pos := 0; pos < len(line); {
@@ -102,15 +102,13 @@ func withoutCookie(line, name string) string {
 		}
 		pos = next
 	}
-	switch {
-	case from == 0:
+	if from == 0 {
 		return line
-	case out == "":
-		return strings.TrimLeft(line[from:], " \t")
-	case from == len(line):
-		return strings.TrimRight(out, "; \t")
 	}
-	return out + line[from:]
+	if from == len(line) { // the last one went: its separator is at the end of out
+		out = strings.TrimRight(out, "; \t")
+	}
+	return strings.TrimLeft(out+line[from:], " \t")
 }
 
 // attributes are the fixed end of the Set-Cookie line, and what a cleared
