@@ -190,7 +190,7 @@ func TestWhatMakesACounter(t *testing.T) {
 
 func TestRequestSite(t *testing.T) {
 	for host, want := range map[string]string{
-		"app.example": "app.example", "App.Example:8443": "app.example", "[2001:DB8::1]:80": "2001:db8::1", "[2001:db8::1]": "2001:db8::1", "": "",
+		"app.example": "app.example", "App.Example:8443": "app.example", "[2001:DB8::1]:80": "2001:db8::1", "[2001:db8::1]": "2001:db8::1", "2001:db8::1": "2001:db8::1", "": "", ":80": "",
 	} {
 		if got := requestSite(&http.Request{Host: host}); got != want {
 			t.Errorf("requestSite(%q) = %q, want %q", host, got, want)

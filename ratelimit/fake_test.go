@@ -179,3 +179,13 @@ func fields(t testing.TB, h http.Header, name string) []item {
 }
 
 func textLogger(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
+
+func (o *recorder) count(what string) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.counts[what]
+}
+
+func costOf(cost *int64) func(*http.Request) int64 {
+	return func(*http.Request) int64 { return *cost }
+}

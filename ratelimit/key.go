@@ -44,8 +44,10 @@ func cut(c client, ipv6Prefix int) client {
 // requestSite is the request's host without its port, in lower case.
 func requestSite(r *http.Request) string {
 	host := r.Host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
+	// A colon begins a port unless it stands in brackets, or beside others in
+	// an IPv6 address that lacks them.
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && strings.IndexByte(host[i:], ']') < 0 && (host[0] == '[' || strings.IndexByte(host, ':') == i) {
+		host = host[:i]
 	}
 	return strings.ToLower(strings.Trim(host, "[]"))
 }

@@ -89,6 +89,7 @@ func (s *Shared) decide(ctx context.Context, d *limitstore.Decision, o Observer,
 	if !s.breaker.allow(asked) {
 		return errBreakerOpen
 	}
+	seen := s.denials.seen(d.Limits)
 	d.Timeout = s.timeout
 	err := s.store.Decide(ctx, d)
 	answered := s.clock()
@@ -101,8 +102,10 @@ func (s *Shared) decide(ctx context.Context, d *limitstore.Decision, o Observer,
 		o.BreakerChanged(false)
 		log.LogAttrs(ctx, slog.LevelInfo, "rate limit store is back")
 	}
-	if !d.Admitted {
-		s.remember(d, asked)
+	if d.Admitted {
+		s.denials.charged(d.Limits)
+	} else {
+		s.remember(d, &seen, asked)
 	}
 	return nil
 }
@@ -133,10 +136,10 @@ func (s *Shared) logFailure(ctx context.Context, err error, log *slog.Logger) {
 }
 
 // remember keeps every refusal of the decision.
-func (s *Shared) remember(d *limitstore.Decision, asked time.Duration) {
+func (s *Shared) remember(d *limitstore.Decision, seen *[limitstore.MaxLimits]uint32, asked time.Duration) {
 	for i := range d.Limits {
 		if d.States[i].Refused && !d.Limits[i].Advisory {
-			s.denials.add(&d.Limits[i], &d.States[i], asked)
+			s.denials.add(d.Limits, i, seen, &d.States[i], asked)
 		}
 	}
 }
@@ -147,13 +150,13 @@ func (s *Shared) remembered(d *limitstore.Decision) (refusing uint32) {
 	if !s.remote || !s.denials.any.Load() {
 		return 0
 	}
-	now := s.clock()
+	now, seen := s.clock(), s.denials.seen(d.Limits)
 	for i := range d.Limits {
 		l := &d.Limits[i]
 		if l.Advisory || l.Cost == 0 {
 			continue
 		}
-		if remaining, wait, ok := s.denials.find(l, now); ok {
+		if remaining, wait, ok := s.denials.find(d.Limits, i, &seen, now); ok {
 			d.States[i] = limitstore.State{Remaining: remaining, Reset: wait, Refused: true}
 			refusing |= 1 << i
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9/logging"
 	"go.uber.org/goleak"
 
 	"github.com/gatehouse-gateway/gatehouse/internal/redisconn"
@@ -24,6 +25,7 @@ import (
 var server *servers.Redis
 
 func TestMain(m *testing.M) {
+	logging.Disable() // the client's own lines about servers that tests stop
 	dir, err := os.MkdirTemp("", "gatehouse-limits-")
 	if err == nil {
 		server, err = servers.NewRedis(dir)
