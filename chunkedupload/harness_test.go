@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/gatehouse-gateway/gatehouse/chunkedupload/uploadstore"
+	"github.com/gatehouse-gateway/gatehouse/chunkedupload/uploadstore/directory"
 	"github.com/gatehouse-gateway/gatehouse/internal/handler"
 	"github.com/gatehouse-gateway/gatehouse/internal/problem"
 )
@@ -232,7 +233,7 @@ func idOf(path string) string { return path[strings.LastIndex(path, "/")+1:] }
 
 // eachStore runs a test over every store there is.
 func eachStore(t *testing.T, test func(*testing.T, uploadstore.Store)) {
-	t.Run("memory", func(t *testing.T) { test(t, newFakeStore()) })
+	eachStoreAt(t, func(t *testing.T, open func(func() time.Time) uploadstore.Store) { test(t, open(time.Now)) })
 }
 
 // eachStoreAt is eachStore for tests that move the clock and open a store
@@ -241,6 +242,21 @@ func eachStoreAt(t *testing.T, test func(*testing.T, func(func() time.Time) uplo
 	t.Run("memory", func(t *testing.T) {
 		store := newFakeStore()
 		test(t, func(now func() time.Time) uploadstore.Store { store.now = now; return store })
+	})
+	t.Run("directory", func(t *testing.T) {
+		path := t.TempDir()
+		test(t, func(now func() time.Time) uploadstore.Store {
+			store, err := directory.Open(directory.Options{Path: path, Now: now})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := store.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			return store
+		})
 	})
 }
 

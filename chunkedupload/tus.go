@@ -537,10 +537,12 @@ func (q *tusRequest) remove() error {
 // showOffset tells the client of a refused PATCH where the upload stands, if
 // that is certain.
 func (q *tusRequest) showOffset(w http.ResponseWriter) {
-	switch q.refusal.Code {
-	case "upload-not-found", "upload-closed":
+	switch code := q.refusal.Code; {
+	case code == "upload-not-found", code == "upload-closed":
 		return
-	case "upload-offset-mismatch", "upload-locked":
+	case errors.Is(q.storeErr, errYielded):
+		// What this request brought is durable, whoever writes now.
+	case code == "upload-offset-mismatch", code == "upload-locked":
 		// Another request may have moved it.
 		st, err := q.upload.Status(q.r.Context())
 		if err != nil || st.Writing {
