@@ -193,18 +193,8 @@ func (l *Limiter) conclude(header http.Header, q *question, admitted, refused Re
 	if q.decision.Admitted {
 		return nil
 	}
-	worst := 0
-	for i := range q.zones {
-		if q.refuses(i) && (!q.refuses(worst) || q.decision.States[i].Reset > q.decision.States[worst].Reset) {
-			worst = i
-		}
-	}
+	worst := max(longestWait(&q.decision), 0)
 	return refusal(q.zones[worst], q.decision.States[worst].Reset)
-}
-
-// refuses reports whether the ith zone refuses the request.
-func (q *question) refuses(i int) bool {
-	return q.decision.States[i].Refused && !q.zones[i].DryRun
 }
 
 // observe reports each zone's part: of an admitted request what every zone

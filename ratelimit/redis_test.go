@@ -72,7 +72,7 @@ const patient = 10 * time.Second
 // TestExactlyTheLimitOverGateways sends 600 requests at once through two
 // gateways.
 func TestExactlyTheLimitOverGateways(t *testing.T) {
-	for round := range 15 {
+	for round := range 10 {
 		prefix := newPrefix()
 		var gateways [2]*Limiter
 		for i := range gateways {

@@ -135,13 +135,24 @@ func (s *Shared) logFailure(ctx context.Context, err error, log *slog.Logger) {
 	log.LogAttrs(ctx, slog.LevelError, "rate limit store failed", slog.Any("error", err))
 }
 
-// remember keeps every refusal of the decision.
+// remember keeps the refusal with the longest wait. The shorter ones say less:
+// while it holds they change nothing.
 func (s *Shared) remember(d *limitstore.Decision, seen *[limitstore.MaxLimits]uint32, asked time.Duration) {
+	if worst := longestWait(d); worst >= 0 {
+		s.denials.add(d.Limits, worst, seen, &d.States[worst], asked)
+	}
+}
+
+// longestWait returns the limit that refuses for the longest time, the first
+// of equals, or -1 when none refuses.
+func longestWait(d *limitstore.Decision) int {
+	worst := -1
 	for i := range d.Limits {
-		if d.States[i].Refused && !d.Limits[i].Advisory {
-			s.denials.add(d.Limits, i, seen, &d.States[i], asked)
+		if d.States[i].Refused && !d.Limits[i].Advisory && (worst < 0 || d.States[i].Reset > d.States[worst].Reset) {
+			worst = i
 		}
 	}
+	return worst
 }
 
 // remembered looks for refusals that still hold. It fills in the states of the
