@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gatehouse-gateway/gatehouse/chunkedupload"
+	"github.com/gatehouse-gateway/gatehouse/sessionauth"
 	"github.com/gatehouse-gateway/gatehouse/sessionauth/sessionstore"
 )
 
@@ -122,7 +123,7 @@ func (a *Admin) sessions(w http.ResponseWriter, r *http.Request, app *App) error
 	if site == "" || user == "" {
 		return badRequest("site and user are required")
 	}
-	list, err := app.sessions.List(r.Context(), site, user)
+	list, err := app.sessions.Store.List(r.Context(), site, user)
 	if err != nil {
 		return err
 	}
@@ -150,7 +151,7 @@ func (a *Admin) endSession(w http.ResponseWriter, r *http.Request, app *App) err
 		return badRequest("the public id of a session and its site are required")
 	}
 	copy(id[:], raw)
-	finder, ok := app.sessions.(sessionstore.Finder)
+	finder, ok := app.sessions.Store.(sessionstore.Finder)
 	if !ok {
 		return caddy.APIError{HTTPStatus: http.StatusNotImplemented, Err: errors.New("the session store cannot end a session by its id alone")}
 	}
@@ -162,7 +163,7 @@ func (a *Admin) endSession(w http.ResponseWriter, r *http.Request, app *App) err
 		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: errors.New("no such session")}
 	}
 	for _, e := range ended {
-		app.sessionEnded(site, e.User, base64.RawURLEncoding.EncodeToString(e.ID[:]), "removed")
+		app.observer.SessionEnded(site, e.User, base64.RawURLEncoding.EncodeToString(e.ID[:]), sessionauth.EndRemoved)
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
@@ -207,17 +208,36 @@ func (s *uploadHandlerSet) handlers() []*chunkedupload.Handler {
 	return list
 }
 
+type uploadView struct {
+	ID         string    `json:"id"`
+	Site       string    `json:"site"`
+	Protocol   string    `json:"protocol"`
+	State      string    `json:"state"`
+	Length     int64     `json:"length"`
+	Offset     int64     `json:"offset"`
+	Created    time.Time `json:"created"`
+	Progress   time.Time `json:"progress"`
+	Deliveries int       `json:"deliveries"`
+	Status     int       `json:"status,omitempty"`
+}
+
+func viewUpload(l chunkedupload.Listed) uploadView {
+	return uploadView{
+		ID: l.ID, Site: l.Site, Protocol: l.Protocol, State: string(l.State), Length: l.Length, Offset: l.Offset,
+		Created: l.Created.UTC(), Progress: l.Progress.UTC(), Deliveries: l.Deliveries, Status: l.Status,
+	}
+}
+
 func (a *Admin) uploads(w http.ResponseWriter, r *http.Request, _ *App) error {
 	site := strings.ToLower(r.URL.Query().Get("site"))
-	uploads := []chunkedupload.Listed{}
+	uploads := []uploadView{}
 	for _, h := range uploadHandlers.handlers() {
-		list, err := h.List(r.Context())
-		if err != nil {
-			return err
-		}
-		for _, item := range list {
+		for item, err := range h.List(r.Context()) {
+			if err != nil {
+				return err
+			}
 			if site == "" || item.Site == site {
-				uploads = append(uploads, item)
+				uploads = append(uploads, viewUpload(item))
 			}
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gatehouse-gateway/gatehouse/sessionauth/dataprotection"
-	"github.com/gatehouse-gateway/gatehouse/sessionauth/sessionstore"
 )
 
 // App holds what the handlers of this module share: the store of limits and
@@ -40,10 +39,9 @@ type App struct {
 	Sessions map[string]*SessionSettings `json:"session,omitempty"`
 
 	store    StoreProvider
-	sessions sessionstore.Store
+	sessions *SessionKeeper
 	ring     *dataprotection.Ring
-	state    *processState
-	metrics  *metrics
+	observer *sessionObserver
 	events   *caddyevents.App
 	ctx      caddy.Context
 	log      *zap.Logger
@@ -54,7 +52,7 @@ type App struct {
 }
 
 // CaddyModule returns the module's ID and constructor.
-func (App) CaddyModule() caddy.ModuleInfo {
+func (*App) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "gatehouse", New: func() caddy.Module { return new(App) }}
 }
 
@@ -64,15 +62,15 @@ func (App) CaddyModule() caddy.ModuleInfo {
 func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx, a.log = ctx, ctx.Logger()
 	a.servers = make(map[*caddyhttp.Server]bool)
-	a.metrics = newMetrics(ctx.GetMetricsRegistry())
+	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
+	}
+	a.observer = newSessionObserver(a)
 	eventsApp, err := ctx.App("events")
 	if err != nil {
 		return fmt.Errorf("getting the events app: %w", err)
 	}
 	a.events = eventsApp.(*caddyevents.App)
-	if a.state, err = acquireProcessState(); err != nil {
-		return err
-	}
 	if err := a.loadGuests(ctx); err != nil {
 		return err
 	}
@@ -103,7 +101,7 @@ func (a *App) loadGuests(ctx caddy.Context) error {
 	a.store = store.(StoreProvider)
 
 	if a.SessionStoreRaw == nil {
-		if a.sessions = a.store.SessionStore(); a.sessions == nil {
+		if a.sessions = a.store.Sessions(); a.sessions == nil {
 			a.SessionStoreRaw = defaultModule("file")
 		}
 	}
@@ -118,7 +116,7 @@ func (a *App) loadGuests(ctx caddy.Context) error {
 				return fmt.Errorf("session_store: %w", err)
 			}
 		}
-		a.sessions = provider.SessionStore()
+		a.sessions = provider.Sessions()
 	}
 
 	if a.KeyRingRaw == nil {
@@ -190,15 +188,6 @@ func (a *App) Stop() error {
 	return nil
 }
 
-// Cleanup gives the process-wide state back.
-func (a *App) Cleanup() error {
-	if a.state == nil {
-		return nil
-	}
-	a.state = nil
-	return releaseProcessState()
-}
-
 // register notes that a server has a handler of ours, and places the guard.
 func (a *App) register(ctx caddy.Context) (*caddyhttp.Server, error) {
 	srv, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
@@ -221,6 +210,11 @@ func (a *App) atStart(f func() error) {
 	a.onStart = append(a.onStart, f)
 }
 
+// limitSecret hashes the keys of limits that gateways share.
+func (a *App) limitSecret(ctx context.Context) ([32]byte, error) {
+	return a.ring.Secret(ctx, "Gatehouse.Limits")
+}
+
 // emit sends one of Caddy's in-process events.
 func (a *App) emit(name string, data map[string]any) {
 	a.events.Emit(a.ctx, name, data)
@@ -236,7 +230,6 @@ func gatehouseApp(ctx caddy.Context) (*App, error) {
 }
 
 var (
-	_ caddy.App          = (*App)(nil)
-	_ caddy.Provisioner  = (*App)(nil)
-	_ caddy.CleanerUpper = (*App)(nil)
+	_ caddy.App         = (*App)(nil)
+	_ caddy.Provisioner = (*App)(nil)
 )

@@ -112,5 +112,5 @@ func guestModule(d *caddyfile.Dispenser, namespace string, into *json.RawMessage
 
 var (
 	_ caddyfile.Unmarshaler = (*App)(nil)
-	_ caddy.Module          = App{}
+	_ caddy.Module          = (*App)(nil)
 )

@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/gatehouse-gateway/gatehouse/sessionauth"
+	"github.com/gatehouse-gateway/gatehouse/sessionauth/sessionstore"
 )
 
 // What outlives a reload, also one that fails, lives in these pools. An entry
@@ -21,8 +22,19 @@ var (
 	ringPool        = caddy.NewUsagePool() // *ringEntry
 	sessionFilePool = caddy.NewUsagePool() // *sessionFileEntry
 	uploadPool      = caddy.NewUsagePool() // *uploadEntry
-	processPool     = caddy.NewUsagePool() // *processState
 )
+
+// SessionKeeper is a session store with the state of session_auth that belongs
+// to it rather than to a configuration: ids that this gateway has ended, ends
+// that are still to be stored, opened tokens.
+type SessionKeeper struct {
+	Store  sessionstore.Store
+	Shared *sessionauth.Shared
+}
+
+func newSessionKeeper(store sessionstore.Store) *SessionKeeper {
+	return &SessionKeeper{Store: store, Shared: sessionauth.NewShared()}
+}
 
 // poolKey hashes the settings that shape a pooled resource.
 func poolKey(kind string, settings any) string {
@@ -66,34 +78,11 @@ func (h *held) release() error {
 	return err
 }
 
-// processState is what all configurations of this process share.
-type processState struct {
-	sessions *sessionauth.Shared
-}
-
-// Destruct stops the background work.
-func (p *processState) Destruct() error { return p.sessions.Close() }
-
-const processKey = "process"
-
-func acquireProcessState() (*processState, error) {
-	return acquire(processPool, processKey, func() (*processState, error) {
-		return &processState{sessions: sessionauth.NewShared()}, nil
-	})
-}
-
-func releaseProcessState() error {
-	_, err := processPool.Delete(processKey)
-	return err
-}
-
-// joinClose runs all and joins their errors.
-func joinClose(closers ...func() error) error {
+// closeAll runs all, in order, and joins their errors.
+func closeAll(closers ...func() error) error {
 	var errs []error
 	for _, c := range closers {
-		if c != nil {
-			errs = append(errs, c())
-		}
+		errs = append(errs, c())
 	}
 	return errors.Join(errs...)
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/gatehouse-gateway/gatehouse/chunkedupload/uploadstore"
 	"github.com/gatehouse-gateway/gatehouse/ratelimit"
 	"github.com/gatehouse-gateway/gatehouse/sessionauth/dataprotection"
-	"github.com/gatehouse-gateway/gatehouse/sessionauth/sessionstore"
 	"github.com/gatehouse-gateway/gatehouse/shortlived"
 )
 
@@ -20,9 +19,9 @@ type StoreProvider interface {
 	// Shared reports whether other gateways see the same store: its keys are
 	// then hashed with a secret that all gateways have.
 	Shared() bool
-	// SessionStore keeps sessions in the same place, or is nil where they are
-	// kept elsewhere by default.
-	SessionStore() sessionstore.Store
+	// Sessions keeps sessions in the same place, or is nil where they are kept
+	// elsewhere by default.
+	Sessions() *SessionKeeper
 	// Begin applies settings that must not come from a configuration that is
 	// only validated.
 	Begin() error
@@ -32,7 +31,7 @@ type StoreProvider interface {
 
 // SessionStoreProvider is what a module in gatehouse.session_stores provides.
 type SessionStoreProvider interface {
-	SessionStore() sessionstore.Store
+	Sessions() *SessionKeeper
 }
 
 // needsStore is a session store that uses the connection of the store.

@@ -125,7 +125,7 @@ func (l *ClientRateLimit) config(ctx caddy.Context) (ratelimit.Config, error) {
 	}
 	config := ratelimit.Config{
 		Shared: l.app.store.Limits(), ClientAddr: clientIP, IPv6Prefix: l.IPv6Prefix,
-		Headers: l.Headers == nil || *l.Headers, Observer: l.app.limitObserver(), Logger: ctx.Slogger(),
+		Headers: l.Headers == nil || *l.Headers, Observer: newLimitObserver(l.Zones), Logger: ctx.Slogger(),
 	}
 	if l.app.store.Shared() {
 		config.HashSecret = l.app.limitSecret
@@ -224,9 +224,9 @@ func (l *ClientRateLimit) cost(zone, text string) (func(*http.Request) int64, er
 		return func(*http.Request) int64 { return cost }, nil
 	}
 	return func(r *http.Request) int64 {
-		cost, ok := ratelimit.ParseCost(replace(r, text))
-		if !ok {
-			if c := l.log.Check(zap.WarnLevel, "cost cannot be read, the request counts as 1"); c != nil {
+		cost, tooBig, ok := ratelimit.ParseCost(replace(r, text))
+		if !ok || tooBig {
+			if c := l.log.Check(zap.WarnLevel, "cost is no whole number of at most 64 bits"); c != nil {
 				c.Write(zap.String("zone", zone))
 			}
 		}
@@ -346,7 +346,7 @@ func (k *limitKey) expand(r *http.Request, ipv6Prefix int) string {
 		value := part.literal
 		switch {
 		case part.clientIP:
-			value = ratelimit.ClientKey(clientIP(r), ipv6Prefix)
+			value = ratelimit.ClientAddress(clientIP(r), ipv6Prefix)
 		case part.placeholder != "":
 			if repl != nil {
 				value, _ = repl.GetString(part.placeholder)

@@ -8,7 +8,7 @@ import (
 
 // modules are all that this project adds to Caddy.
 var modules = []caddy.Module{
-	App{},
+	new(App),
 	Guard{}, SessionAuth{}, ClientRateLimit{}, ChunkedUpload{},
 	MatchSession{},
 	MemoryStore{}, RedisStore{},

@@ -186,9 +186,9 @@ func (s *SessionAuth) Provision(ctx caddy.Context) error {
 		RefreshAfter: time.Duration(s.effective.RefreshAfter), Grace: time.Duration(s.effective.Grace),
 		Lifetime: time.Duration(s.effective.Lifetime), PersistentLifetime: time.Duration(s.effective.PersistentLifetime),
 		ForwardCookie: s.effective.ForwardCookie,
-		Ring:          app.ring, Store: app.sessions, Shared: app.state.sessions,
+		Ring:          app.ring, Store: app.sessions.Store, Shared: app.sessions.Shared,
 		HTTPS: isHTTPS, ClientIP: clientIP, OriginalURI: originalURL,
-		Observer: app.sessionObserver(), Logger: ctx.Slogger(),
+		Observer: app.observer, Logger: ctx.Slogger(),
 	}
 	fixed := s.effective.fixedSite()
 	settings.Site = func(r *http.Request) string {

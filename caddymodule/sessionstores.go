@@ -7,7 +7,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
-	"github.com/gatehouse-gateway/gatehouse/sessionauth/sessionstore"
 	sessionfile "github.com/gatehouse-gateway/gatehouse/sessionauth/sessionstore/file"
 )
 
@@ -27,10 +26,13 @@ type FileSessionStore struct {
 	held  held
 }
 
-type sessionFileEntry struct{ store *sessionfile.Store }
+type sessionFileEntry struct {
+	store  *sessionfile.Store
+	keeper *SessionKeeper
+}
 
 // Destruct closes the file.
-func (e *sessionFileEntry) Destruct() error { return e.store.Close() }
+func (e *sessionFileEntry) Destruct() error { return closeAll(e.keeper.Shared.Close, e.store.Close) }
 
 // CaddyModule returns the module's ID and constructor.
 func (FileSessionStore) CaddyModule() caddy.ModuleInfo {
@@ -55,7 +57,7 @@ func (s *FileSessionStore) Provision(ctx caddy.Context) error {
 		if err != nil {
 			return nil, err
 		}
-		return &sessionFileEntry{store}, nil
+		return &sessionFileEntry{store, newSessionKeeper(store)}, nil
 	})
 	if err != nil {
 		return err
@@ -67,8 +69,8 @@ func (s *FileSessionStore) Provision(ctx caddy.Context) error {
 // Cleanup gives the store back.
 func (s *FileSessionStore) Cleanup() error { return s.held.release() }
 
-// SessionStore returns the store.
-func (s *FileSessionStore) SessionStore() sessionstore.Store { return s.entry.store }
+// Sessions returns the store.
+func (s *FileSessionStore) Sessions() *SessionKeeper { return s.entry.keeper }
 
 // UnmarshalCaddyfile reads the store:
 //
@@ -89,7 +91,7 @@ func (s *FileSessionStore) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 type RedisSessionStore struct {
 	RedisSettings
 
-	sessions sessionstore.Store
+	sessions *SessionKeeper
 	held     held
 }
 
@@ -115,7 +117,7 @@ func (s *RedisSessionStore) useStore(store StoreProvider) error {
 	if s.sessions != nil {
 		return nil
 	}
-	if s.sessions = store.SessionStore(); s.sessions == nil {
+	if s.sessions = store.Sessions(); s.sessions == nil {
 		return errors.New("redis without an address needs store redis")
 	}
 	return nil
@@ -124,8 +126,8 @@ func (s *RedisSessionStore) useStore(store StoreProvider) error {
 // Cleanup gives the connection back.
 func (s *RedisSessionStore) Cleanup() error { return s.held.release() }
 
-// SessionStore returns the store.
-func (s *RedisSessionStore) SessionStore() sessionstore.Store { return s.sessions }
+// Sessions returns the store.
+func (s *RedisSessionStore) Sessions() *SessionKeeper { return s.sessions }
 
 // UnmarshalCaddyfile reads the store:
 //

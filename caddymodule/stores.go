@@ -14,7 +14,6 @@ import (
 	"github.com/gatehouse-gateway/gatehouse/ratelimit"
 	limitmemory "github.com/gatehouse-gateway/gatehouse/ratelimit/limitstore/memory"
 	limitredis "github.com/gatehouse-gateway/gatehouse/ratelimit/limitstore/redis"
-	"github.com/gatehouse-gateway/gatehouse/sessionauth/sessionstore"
 	sessionredis "github.com/gatehouse-gateway/gatehouse/sessionauth/sessionstore/redis"
 	"github.com/gatehouse-gateway/gatehouse/shortlived"
 	valuememory "github.com/gatehouse-gateway/gatehouse/shortlived/memory"
@@ -44,7 +43,7 @@ type memoryEntry struct {
 }
 
 // Destruct stops the background work.
-func (e *memoryEntry) Destruct() error { return joinClose(e.limits.Close, e.values.Close) }
+func (e *memoryEntry) Destruct() error { return closeAll(e.limits.Close, e.values.Close) }
 
 // CaddyModule returns the module's ID and constructor.
 func (MemoryStore) CaddyModule() caddy.ModuleInfo {
@@ -66,7 +65,7 @@ func newMemoryEntry() (*memoryEntry, error) {
 	limitStore := limitmemory.New(limitmemory.Options{MaxBytes: int64(defaultMemory / 2)})
 	return &memoryEntry{
 		limitStore: limitStore,
-		limits:     ratelimit.NewShared(limitStore, ratelimit.SharedOptions{}),
+		limits:     ratelimit.NewShared(limitStore, ratelimit.SharedOptions{Local: limitStore}),
 		values:     valuememory.New(valuememory.Options{MaxBytes: int64(defaultMemory / 2)}),
 	}, nil
 }
@@ -103,8 +102,8 @@ func (s *MemoryStore) Limits() *ratelimit.Shared { return s.entry.limits }
 // Shared is false: no other gateway sees this store.
 func (s *MemoryStore) Shared() bool { return false }
 
-// SessionStore is nil: sessions must survive a restart.
-func (s *MemoryStore) SessionStore() sessionstore.Store { return nil }
+// Sessions is nil: sessions must survive a restart.
+func (s *MemoryStore) Sessions() *SessionKeeper { return nil }
 
 // Ping always succeeds.
 func (s *MemoryStore) Ping(context.Context) error { return nil }
@@ -234,7 +233,7 @@ type redisEntry struct {
 	conn     *redisconn.Conn
 	limits   *ratelimit.Shared
 	values   shortlived.Store
-	sessions sessionstore.Store
+	sessions *SessionKeeper
 }
 
 func newRedisEntry(o redisconn.Options) (*redisEntry, error) {
@@ -242,20 +241,19 @@ func newRedisEntry(o redisconn.Options) (*redisEntry, error) {
 	if err != nil {
 		return nil, err
 	}
-	limitStore, err := limitredis.New(limitredis.Options{Conn: conn})
-	if err != nil {
-		return nil, err
-	}
+	local := limitmemory.New(limitmemory.Options{MaxBytes: int64(defaultMemory / 2)})
 	return &redisEntry{
 		conn:     conn,
-		limits:   ratelimit.NewShared(limitStore, ratelimit.SharedOptions{Timeout: conn.Timeout()}),
+		limits:   ratelimit.NewShared(limitredis.New(conn), ratelimit.SharedOptions{Timeout: conn.Timeout(), Local: local}),
 		values:   valueredis.New(valueredis.Options{Conn: conn}),
-		sessions: sessionredis.New(sessionredis.Options{Conn: conn}),
+		sessions: newSessionKeeper(sessionredis.New(sessionredis.Options{Conn: conn})),
 	}, nil
 }
 
 // Destruct closes the connections.
-func (e *redisEntry) Destruct() error { return joinClose(e.limits.Close, e.conn.Close) }
+func (e *redisEntry) Destruct() error {
+	return closeAll(e.limits.Close, e.sessions.Shared.Close, e.conn.Close)
+}
 
 // RedisStore keeps limits, short-lived values and (unless configured
 // otherwise) session records in Redis 6.2 or later, or Valkey, shared by all
@@ -294,8 +292,8 @@ func (s *RedisStore) Limits() *ratelimit.Shared { return s.entry.limits }
 // Shared is true: all gateways see this store.
 func (s *RedisStore) Shared() bool { return true }
 
-// SessionStore keeps sessions in the same Redis.
-func (s *RedisStore) SessionStore() sessionstore.Store { return s.entry.sessions }
+// Sessions keeps sessions in the same Redis.
+func (s *RedisStore) Sessions() *SessionKeeper { return s.entry.sessions }
 
 // Begin has nothing to apply.
 func (s *RedisStore) Begin() error { return nil }

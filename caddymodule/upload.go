@@ -54,7 +54,7 @@ type ChunkedUpload struct {
 	// set, else the request's host.
 	Site string `json:"site,omitempty"`
 
-	app     *App
+	app           *App
 	handler       *chunkedupload.Handler
 	storeIdentity any // handlers over one store list the same uploads
 }
@@ -98,7 +98,7 @@ func (u *ChunkedUpload) Provision(ctx caddy.Context) error {
 		OriginalURI:    originalURL,
 		Detach:         detach,
 		Unreached:      unreached,
-		Observer:       app.uploadObserver(), Logger: ctx.Slogger(),
+		Observer:       &uploadObserver{app}, Logger: ctx.Slogger(),
 	})
 	if err != nil {
 		return err

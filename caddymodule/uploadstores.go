@@ -27,7 +27,7 @@ type uploadEntry struct {
 }
 
 // Destruct stops the background work.
-func (e *uploadEntry) Destruct() error { return joinClose(e.deliveries.Close, e.store.Close) }
+func (e *uploadEntry) Destruct() error { return closeAll(e.deliveries.Close, e.store.Close) }
 
 // CaddyModule returns the module's ID and constructor.
 func (DirectoryUploadStore) CaddyModule() caddy.ModuleInfo {

@@ -1,0 +1,442 @@
+package caddymodule
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+)
+
+// load adapts a Caddyfile and makes it the running configuration.
+func load(caddyfile string) error {
+	out, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), nil)
+	if err != nil {
+		return err
+	}
+	return caddy.Load(out, true)
+}
+
+// validate does what caddy validate does.
+func validate(caddyfile string) error {
+	out, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), nil)
+	if err != nil {
+		return err
+	}
+	var config caddy.Config
+	if err := json.Unmarshal(out, &config); err != nil {
+		return err
+	}
+	return caddy.Validate(&config)
+}
+
+// browser keeps cookies and does not follow redirects.
+func browser(t *testing.T) *http.Client {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func get(t *testing.T, c *http.Client, rawURL string) answer {
+	t.Helper()
+	res, err := c.Get(rawURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{res.StatusCode, res.Header, string(body)}
+}
+
+func (a answer) code() string {
+	var doc struct{ Code string }
+	_ = json.Unmarshal([]byte(a.body), &doc)
+	return doc.Code
+}
+
+// app answers /sign-in with a command and everything else with who it thinks is
+// there.
+func app(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/sign-in":
+		w.Header().Set("Gatehouse-Session-Start", `{"user":"`+r.URL.Query().Get("user")+`","claims":{"role":"admin","teams":["a","b"]}}`)
+	case "/sign-out":
+		w.Header().Set("Gatehouse-Session-End", "current")
+	case "/bad":
+		w.Header().Set("Gatehouse-Session-Start", `{"user":1}`)
+		w.Header().Set("Set-Cookie", "leak=1")
+		w.Header().Set("ETag", `"leak"`)
+	}
+	fmt.Fprintf(w, "user=%s state=%s", r.Header.Get("Gatehouse-User"), r.Header.Get("Gatehouse-Session-State"))
+}
+
+const site = "http://localhost:9080"
+
+func TestSessionThroughCaddy(t *testing.T) {
+	isolate(t)
+	backend := newSeen(t, app)
+	start(t, fmt.Sprintf(`{
+		%s
+	}
+	http://localhost:9080 {
+		session_auth
+		handle /admin* {
+			@admin session role admin
+			respond @admin "user {http.auth.user.id} role {http.auth.user.role} state {http.session_auth.state}"
+			respond "no" 403
+		}
+		handle /placeholder {
+			respond "[{http.auth.user.id}][{http.session_auth.id}]"
+		}
+		reverse_proxy %s
+	}`, globals, backend.addr()))
+	c := browser(t)
+	if got := get(t, c, site+"/placeholder").body; got != "[][]" {
+		t.Errorf("anonymous placeholders: %q", got)
+	}
+	if got := get(t, c, site+"/admin"); got.status != 403 {
+		t.Errorf("anonymous admin: %d", got.status)
+	}
+	get(t, c, site+"/sign-in?user=ada")
+	if got := get(t, c, site+"/").body; got != "user=ada state=active" {
+		t.Errorf("after sign-in: %q", got)
+	}
+	if got := get(t, c, site+"/admin").body; got != "user ada role admin state active" {
+		t.Errorf("placeholders and matcher: %q", got)
+	}
+	header, _ := backend.last(t)
+	if strings.Contains(header.Get("Cookie"), "gatehouse") {
+		t.Errorf("the backend got the session cookie: %q", header.Get("Cookie"))
+	}
+	bad := get(t, c, site+"/bad")
+	if bad.status != 502 || bad.code() != "bad-session-command" || bad.header.Get("Etag") != "" || strings.Contains(fmt.Sprint(bad.header), "leak") {
+		t.Errorf("bad command: %d %v %s", bad.status, bad.header, bad.body)
+	}
+	get(t, c, site+"/sign-out")
+	if got := get(t, c, site+"/").body; got != "user= state=" {
+		t.Errorf("after sign-out: %q", got)
+	}
+}
+
+// A matcher that is evaluated before session_auth ran is an error, not "no
+// session".
+func TestSessionMatcherTooEarly(t *testing.T) {
+	isolate(t)
+	start(t, fmt.Sprintf(`{
+		%s
+	}
+	http://localhost:9080 {
+		@member session
+		rewrite @member /x
+		session_auth
+		respond "here"
+	}`, globals))
+	if got := get(t, browser(t), site+"/"); got.status != 500 {
+		t.Errorf("got %d %q, want 500", got.status, got.body)
+	}
+}
+
+// An error route answers only errors of its own site and status.
+func TestErrorRoutes(t *testing.T) {
+	isolate(t)
+	start(t, fmt.Sprintf(`{
+		%s
+	}
+	http://a.localhost:9080 {
+		session_auth {
+			require
+		}
+		respond "in"
+		handle_errors 401 {
+			respond "custom {http.gatehouse.error_code} {err.status_code}" 401
+		}
+	}
+	http://b.localhost:9080 {
+		session_auth {
+			require
+		}
+		respond "in"
+		handle_errors 404 {
+			respond "not this one" 404
+		}
+	}
+	http://c.localhost:9080 {
+		session_auth {
+			require redirect https://id.example/login
+		}
+		respond "in"
+	}`, globals))
+	c := &http.Client{
+		Transport:     &http.Transport{Proxy: nil, DialContext: dialGateway},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	if got := get(t, c, "http://a.localhost:9080/"); got.status != 401 || got.body != "custom session-required 401" {
+		t.Errorf("own error route: %d %q", got.status, got.body)
+	}
+	got := get(t, c, "http://b.localhost:9080/")
+	if got.status != 401 || got.code() != "session-required" || got.header.Get("Content-Type") != "application/problem+json" {
+		t.Errorf("no error route for it: %d %q %v", got.status, got.body, got.header)
+	}
+	var doc map[string]any
+	if err := json.Unmarshal([]byte(got.body), &doc); err != nil || doc["request_id"] == "" || doc["type"] != "urn:gatehouse:problem:session-required" {
+		t.Errorf("problem document: %v %v", doc, err)
+	}
+	req, _ := http.NewRequest(http.MethodGet, "http://c.localhost:9080/page?x=1", nil)
+	req.Header.Set("Sec-Fetch-Mode", "navigate")
+	res, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if want := "https://id.example/login?return_to=" + url.QueryEscape("/page?x=1"); res.StatusCode != 303 || res.Header.Get("Location") != want {
+		t.Errorf("redirect: %d %q, want %q", res.StatusCode, res.Header.Get("Location"), want)
+	}
+}
+
+func TestLimitThroughCaddy(t *testing.T) {
+	isolate(t)
+	config := func(events int, extra string) string {
+		return fmt.Sprintf(`{
+		%s
+	}
+	http://localhost:9080 {
+		session_auth
+		client_rate_limit {
+			zone api {
+				key {query.k}
+				window 1h
+				events %d
+			}
+		}
+		%s
+		respond "ok"
+		handle_errors 429 {
+			respond "limited by {http.client_rate_limit.zone}" 429
+		}
+	}`, globals, events, extra)
+	}
+	start(t, config(3, ""))
+	c := browser(t)
+	for i := range 3 {
+		got := get(t, c, site+"/?k=reload")
+		if want := fmt.Sprintf(`"api";r=%d;t=`, 2-i); got.status != 200 || !strings.HasPrefix(got.header.Get("RateLimit"), want) {
+			t.Errorf("request %d: %d %q, want %q", i, got.status, got.header.Get("RateLimit"), want)
+		}
+	}
+	got := get(t, c, site+"/?k=reload")
+	if got.status != 429 || got.body != "limited by api" || got.header.Get("Retry-After") == "" || got.header.Get("RateLimit-Policy") != `"api";q=3;w=3600` {
+		t.Errorf("refusal: %d %q %v", got.status, got.body, got.header)
+	}
+	// A reload keeps counts, also with other events, and one that fails too.
+	if err := load(config(5, "")); err != nil {
+		t.Fatal(err)
+	}
+	if err := load(config(5, "session_auth {\n lifetime 5h\n}")); err == nil {
+		t.Fatal("two settings for one cookie were accepted")
+	}
+	if got := get(t, c, site+"/?k=reload"); got.status != 200 || !strings.HasPrefix(got.header.Get("RateLimit"), `"api";r=1;`) {
+		t.Errorf("after the reload: %d %q", got.status, got.header.Get("RateLimit"))
+	}
+	if got := get(t, c, site+"/?k=other"); got.status != 200 {
+		t.Errorf("another client: %d", got.status)
+	}
+}
+
+// Validation provisions everything and leaves no file behind.
+func TestValidateLeavesNothing(t *testing.T) {
+	isolate(t)
+	data := os.Getenv("XDG_DATA_HOME")
+	err := validate(`{
+		admin off
+		auto_https off
+	}
+	http://localhost:9080 {
+		session_auth
+		client_rate_limit {
+			zone a {
+				window 1m
+				events 5
+			}
+		}
+		chunked_upload /files*
+		respond "ok"
+	}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = filepath.WalkDir(data, func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			t.Errorf("validation left %s", path)
+		}
+		return nil
+	})
+}
+
+// A ring that is there but broken refuses the start.
+func TestBrokenRingRefusesTheStart(t *testing.T) {
+	isolate(t)
+	keys := t.TempDir()
+	if err := os.WriteFile(filepath.Join(keys, "revocation-x.xml"), []byte("<revocation"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := validate(fmt.Sprintf(`{
+		admin off
+		auto_https off
+		gatehouse {
+			key_ring directory {
+				path %s
+			}
+		}
+	}
+	http://localhost:9080 {
+		session_auth
+	}`, keys))
+	if err == nil || !strings.Contains(err.Error(), "key_ring") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Contradictions between handlers are refused at start.
+func TestContradictionsAreRefused(t *testing.T) {
+	isolate(t)
+	for name, body := range map[string]string{
+		"cookie": `http://a.localhost:9080 {
+			handle /x {
+				session_auth {
+					lifetime 1h
+				}
+				respond "x"
+			}
+			handle {
+				session_auth
+				respond "y"
+			}
+		}`,
+		"zone": `http://a.localhost:9080 {
+			handle /x {
+				client_rate_limit {
+					zone z {
+						window 1h
+						events 5
+					}
+				}
+				respond "x"
+			}
+			handle {
+				client_rate_limit {
+					zone z {
+						window 1m
+						events 5
+					}
+				}
+				respond "y"
+			}
+		}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := load("{" + globals + "}\n" + body)
+			if err == nil || !strings.Contains(err.Error(), "different settings") {
+				t.Errorf("got %v", err)
+			}
+			// On two hosts the same is no contradiction.
+			err = load("{" + globals + "}\n" + strings.Replace(body, "handle {", "}\nhttp://b.localhost:9080 {\nhandle {", 1))
+			if err != nil {
+				t.Errorf("on two hosts: %v", err)
+			}
+		})
+	}
+}
+
+// A secret that is missing stops the start with its name, never its value.
+func TestMissingSecretStopsTheStart(t *testing.T) {
+	isolate(t)
+	err := validate(`{
+		admin off
+		gatehouse {
+			store redis {
+				addresses 127.0.0.1:6379
+				password {env.GATEHOUSE_TEST_UNSET}
+			}
+		}
+	}
+	http://localhost:9080 {
+		session_auth
+	}`)
+	if err == nil || !strings.Contains(err.Error(), "env.GATEHOUSE_TEST_UNSET") {
+		t.Errorf("got %v", err)
+	}
+	err = validate(`{
+		admin off
+		gatehouse {
+			store redis redis://user:hunter2@
+		}
+	}
+	http://localhost:9080 {
+		session_auth
+	}`)
+	if err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Every complete Caddyfile in the documentation adapts.
+func TestDocsAdapt(t *testing.T) {
+	files, err := filepath.Glob("../docs/*.md")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no documentation: %v", err)
+	}
+	files = append(files, "../README.md")
+	count := 0
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, block := range bytes.Split(raw, []byte("```caddyfile\n"))[1:] {
+			text, _, ok := bytes.Cut(block, []byte("```"))
+			if !ok {
+				t.Errorf("%s: block %d has no end", file, i+1)
+			}
+			if _, err := adapt(t, string(text)); err != nil {
+				t.Errorf("%s: block %d: %v\n%s", file, i+1, err, text)
+			}
+			count++
+		}
+	}
+	for _, file := range []string{"../Caddyfile.example", "../docker/Caddyfile"} {
+		raw, err := os.ReadFile(file)
+		if errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is missing", file)
+			continue
+		}
+		if _, err := adapt(t, string(raw)); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		count++
+	}
+	if count < 10 {
+		t.Errorf("only %d Caddyfiles found", count)
+	}
+}
