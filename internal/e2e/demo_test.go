@@ -21,13 +21,15 @@ func TestDemo(t *testing.T) {
 	gate := newProcess(t, "gatehouse", "127.0.0.1:"+port, env, binary, "run", "--config", "Caddyfile.example")
 	gate.start(t)
 
-	file := filepath.Join(home, "big file.bin")
-	if err := os.WriteFile(file, make([]byte, 50<<20), 0o600); err != nil {
-		t.Fatal(err)
+	file, other := filepath.Join(home, "big file.bin"), filepath.Join(home, "other.bin")
+	for name, size := range map[string]int{file: 50 << 20, other: 20 << 20} {
+		if err := os.WriteFile(name, make([]byte, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	chromium := program(t, "apt-get install chromium", "chromium", "chromium-browser", "google-chrome")
 	shots := t.ArtifactDir()
-	if _, err := node(t, []string{"CHROMIUM=" + chromium}, "demo.mjs", "http://localhost:"+port+"/", shots, file); err != nil {
+	if _, err := node(t, []string{"CHROMIUM=" + chromium}, "demo.mjs", "http://localhost:"+port+"/", shots, file, other); err != nil {
 		t.Fatalf("visiting the demo: %v (screenshots in %s; keep them with -artifacts)", err, shots)
 	}
 }
