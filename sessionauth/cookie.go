@@ -68,23 +68,24 @@ func hideCookie(h http.Header, name string) {
 	var kept []string
 	for i, line := range lines {
 		rest := withoutCookie(line, name)
+		if len(rest) != len(line) && rest == "" && len(lines) == 1 { // the usual case: ours alone
+			break
+		}
 		if kept == nil && len(rest) != len(line) {
 			kept = append(make([]string, 0, len(lines)), lines[:i]...)
-			if len(lines) == 1 && rest == "" { // the usual case: ours alone
-				break
-			}
 		}
-		if kept != nil && rest != "" {
+		switch {
+		case kept == nil && i == len(lines)-1:
+			return // none of ours
+		case kept != nil && rest != "":
 			kept = append(kept, rest)
 		}
 	}
-	switch {
-	case kept == nil:
-	case len(kept) == 0:
+	if len(kept) == 0 {
 		delete(h, "Cookie")
-	default:
-		h["Cookie"] = kept
+		return
 	}
+	h["Cookie"] = kept
 }
 
 // withoutCookie cuts our tokens from one line, each with one separator.

@@ -43,7 +43,7 @@ type exchange struct {
 
 	// What was in the header before next ran: the first few fields, all of them
 	// in more where there are too many.
-	before [6]headerField
+	before [4]headerField
 	count  int
 	more   http.Header
 
