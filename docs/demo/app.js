@@ -143,7 +143,7 @@ function showButtons() {
   $("file").disabled = running;
   const names = unfinished(ENDPOINT);
   $("upload-cancel").disabled = !upload || (!running && $("upload-start").textContent === "Upload");
-  $("unfinished").hidden = names.length === 0 || running;
+  $("unfinished").hidden = names.length === 0 || running || $("upload-start").textContent === "Continue";
   $("unfinished").textContent = `Unfinished: ${names.join(", ")}. Choose the same file again to continue.`;
 }
 

@@ -30,7 +30,7 @@ http://plain.test:{PORT} {
 }
 http://error.test:{PORT} {
 	error 404
-	handle_errors {
+	handle_errors 404 {
 		reverse_proxy {APP}
 	}
 }

@@ -111,13 +111,11 @@ func eventually(t testing.TB, limit time.Duration, what string, condition func()
 
 // globalOptions begin every configuration of a test: nothing is reachable from
 // outside, nothing is left behind.
-const globalOptions = `
-	admin off
+const globalOptions = `admin off
 	persist_config off
 	auto_https off
 	skip_install_trust
-	default_bind 127.0.0.1
-`
+	default_bind 127.0.0.1`
 
 // gateway is a Gatehouse process.
 type gateway struct {
@@ -132,7 +130,7 @@ func newGateway(t testing.TB, name, config string) *gateway {
 	port := strconv.Itoa(servers.FreePort(t))
 	dir := t.TempDir()
 	file := filepath.Join(dir, "Caddyfile")
-	text := strings.NewReplacer("{PORT}", port, "{GLOBAL}", globalOptions, "{NAME}", name).Replace(config)
+	text := strings.NewReplacer("{PORT}", port, "{GLOBAL}", globalOptions, "{NAME}", name).Replace(strings.TrimPrefix(config, "\n"))
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

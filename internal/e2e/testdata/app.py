@@ -22,7 +22,7 @@ class Application(app.Application):
         "GET /early": "early",
         "GET /trailers": "trailers_after_body",
         "GET /deliveries": "show_deliveries",
-        "POST /command": "command",
+        "POST /command": "send_fields",
     }
 
     def missing(self):
@@ -35,7 +35,7 @@ class Application(app.Application):
             "size": size,
         })
 
-    def command(self):
+    def send_fields(self):
         """Sends the fields of the query as response headers."""
         self.answer_json(200, {}, self.form())
 
