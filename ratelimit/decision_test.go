@@ -505,3 +505,18 @@ func TestClientThatLeft(t *testing.T) {
 		}
 	}
 }
+
+func TestClientAddress(t *testing.T) {
+	for _, tt := range []struct {
+		text   string
+		prefix int
+		want   string
+	}{
+		{"192.0.2.1", 0, "192.0.2.1"}, {"::ffff:192.0.2.1", 0, "192.0.2.1"}, {"2001:db8:1:2:3::4", 0, "2001:db8:1:2::"},
+		{"2001:db8:1:2:3::4", 48, "2001:db8:1::"}, {"fe80::1%eth0", 128, "fe80::1"}, {"", 0, ""}, {"192.0.2.1:80", 0, ""},
+	} {
+		if got := ClientAddress(tt.text, tt.prefix); got != tt.want {
+			t.Errorf("ClientAddress(%q, %d) = %q, want %q", tt.text, tt.prefix, got, tt.want)
+		}
+	}
+}

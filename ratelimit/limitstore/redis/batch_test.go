@@ -3,6 +3,7 @@ package redis
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,17 +27,17 @@ func TestBatchCommand(t *testing.T) {
 	for _, w := range []*waiter{member(a), member(a, b), member(a), member(withCost(a, 3))} {
 		batch.add(w)
 	}
-	got := ""
+	var got strings.Builder
 	for _, arg := range batch.command("evalsha", "hash") {
 		if s, ok := arg.(*string); ok {
 			arg = *s
 		}
-		got += fmt.Sprint(arg, " ")
+		got.WriteString(fmt.Sprint(arg, " "))
 	}
 	want := "evalsha hash 2 p:AQAAAAAAAAAAAAAAAAAAAA p:AgAAAAAAAAAAAAAAAAAAAA 2 60000 600 0 1000 5 1 " +
 		"2 1 1 1 1 " + "1 2 1 1 1 2 2 2 " + "1 1 1 1 3 "
-	if got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
+	if got.String() != want {
+		t.Errorf("got  %s\nwant %s", got.String(), want)
 	}
 	if err := batch.give([]int64{1, 599, 50, 0, 600, 50, 0, 10, -1, 0, 10}); err != nil {
 		t.Fatal(err)
