@@ -73,7 +73,11 @@ func (ex *exchange) identify(route *Route) *problem.Error {
 	case originRefused:
 		m.observer.Decided(OutcomeOriginRefused)
 		return problem.New("origin-not-allowed", nil)
-	case originPreflight, originIgnored:
+	case originPreflight:
+		m.observer.Decided(OutcomeMissing) // whatever cookie it has does not count
+		ex.ignore(r)
+		return nil
+	case originIgnored:
 		m.observer.Decided(OutcomeForeignOrigin)
 		ex.ignore(r)
 		return nil

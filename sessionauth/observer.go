@@ -6,8 +6,8 @@ import "time"
 type Outcome uint8
 
 // The outcomes. A request has one of the first three groups, and one more where
-// a middleware behind the first validates or requires the session; a response
-// that would issue a cookie by itself has one of the fourth.
+// a session is required and missing, or validated by a middleware behind the
+// first; a response that would issue a cookie by itself has one of the fourth.
 const (
 	// A session: the token alone was enough; it was looked up and is not due;
 	// it was looked up and is due; the store is away and AcceptStale applies.

@@ -282,8 +282,8 @@ func (p *pendingEnds) attempt() bool {
 }
 
 // try ends the sessions. Those of a whole user are ended one by one, and only
-// those that had begun at the time of the command: who signed in again
-// meanwhile stays signed in.
+// those that had begun at the time of the command, with a margin for clocks that
+// differ: who signed in again meanwhile stays signed in.
 func (e *pendingEnd) try(ctx context.Context) error {
 	var ends []sessionstore.End
 	for _, end := range e.ends {
@@ -296,7 +296,7 @@ func (e *pendingEnd) try(ctx context.Context) error {
 			return err
 		}
 		for _, l := range listed {
-			if l.ID != end.Except && !l.Record.Created.After(e.at) {
+			if l.ID != end.Except && !l.Record.Created.After(e.at.Add(denyMargin)) {
 				ends = append(ends, sessionstore.End{User: end.User, ID: l.ID})
 			}
 		}

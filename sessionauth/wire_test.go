@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -37,10 +38,13 @@ func newWire(t *testing.T, backend http.HandlerFunc, change ...func(*Settings)) 
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	proxy.Transport = transport
-	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	proxy.ErrorLog = log.New(io.Discard, "", 0)
+	front := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Server", "front")
 		g.Middleware(g.route).Wrap(proxy).ServeHTTP(w, r)
 	}))
+	front.Config.ErrorLog = proxy.ErrorLog
+	front.Start()
 	t.Cleanup(front.Close)
 	own := &http.Transport{}
 	t.Cleanup(own.CloseIdleConnections)
