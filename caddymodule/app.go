@@ -167,6 +167,9 @@ func (a *App) Start() error {
 			return err
 		}
 	}
+	if !a.store.Shared() {
+		a.log.Warn("limits and short-lived values are kept in this process's memory alone: no other gateway sees them and a restart forgets them")
+	}
 	runningApp.Store(a)
 	go a.probe()
 	return nil

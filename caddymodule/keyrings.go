@@ -47,7 +47,7 @@ func (DirectoryKeyRing) CaddyModule() caddy.ModuleInfo {
 }
 
 // Provision takes the ring; it reads and writes nothing.
-func (k *DirectoryKeyRing) Provision(ctx caddy.Context) error {
+func (k *DirectoryKeyRing) Provision(caddy.Context) error {
 	path, err := expand("key_ring path", k.Path)
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (k *DirectoryKeyRing) Provision(ctx caddy.Context) error {
 	}
 	options := dataprotection.Options{
 		Repository: directory.New(path), ApplicationName: name, KeyLifetime: time.Duration(k.KeyLifetime),
-		AutoGenerate: k.AutoGenerate == nil || *k.AutoGenerate, Logger: ctx.Slogger(),
+		AutoGenerate: k.AutoGenerate == nil || *k.AutoGenerate, Logger: processLogger(k),
 	}
 	key := poolKey("ring", []any{path, name, options.KeyLifetime, options.AutoGenerate})
 	entry, err := acquire(ringPool, key, func() (*ringEntry, error) {

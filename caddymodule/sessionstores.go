@@ -40,7 +40,7 @@ func (FileSessionStore) CaddyModule() caddy.ModuleInfo {
 }
 
 // Provision takes the file's store; the file is not touched.
-func (s *FileSessionStore) Provision(ctx caddy.Context) error {
+func (s *FileSessionStore) Provision(caddy.Context) error {
 	path, err := expand("session_store file path", s.Path)
 	if err != nil {
 		return err
@@ -53,7 +53,7 @@ func (s *FileSessionStore) Provision(ctx caddy.Context) error {
 	}
 	key := poolKey("sessionfile", path)
 	entry, err := acquire(sessionFilePool, key, func() (*sessionFileEntry, error) {
-		store, err := sessionfile.Open(sessionfile.Options{Path: path, Logger: ctx.Slogger()})
+		store, err := sessionfile.Open(sessionfile.Options{Path: path, Logger: processLogger(s)})
 		if err != nil {
 			return nil, err
 		}
@@ -105,7 +105,7 @@ func (s *RedisSessionStore) Provision(caddy.Context) error {
 	if s.URL == "" && len(s.Addresses) == 0 {
 		return nil
 	}
-	entry, h, err := pooledRedis(&s.RedisSettings)
+	entry, h, err := pooledRedis(s, &s.RedisSettings)
 	if err != nil {
 		return err
 	}

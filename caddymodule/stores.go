@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -214,7 +215,7 @@ func (s *RedisSettings) options() (redisconn.Options, error) {
 }
 
 // pooledRedis takes the connection with these settings.
-func pooledRedis(s *RedisSettings) (*redisEntry, held, error) {
+func pooledRedis(module caddy.Module, s *RedisSettings) (*redisEntry, held, error) {
 	o, err := s.options()
 	if err != nil {
 		return nil, held{}, err
@@ -225,7 +226,7 @@ func pooledRedis(s *RedisSettings) (*redisEntry, held, error) {
 	}{o, o.TLS != nil}
 	shape.Options.TLS = nil
 	key := poolKey("redis", shape)
-	entry, err := acquire(redisPool, key, func() (*redisEntry, error) { return newRedisEntry(o) })
+	entry, err := acquire(redisPool, key, func() (*redisEntry, error) { return newRedisEntry(o, processLogger(module)) })
 	return entry, held{redisPool, key}, err
 }
 
@@ -236,7 +237,7 @@ type redisEntry struct {
 	sessions *SessionKeeper
 }
 
-func newRedisEntry(o redisconn.Options) (*redisEntry, error) {
+func newRedisEntry(o redisconn.Options, log *slog.Logger) (*redisEntry, error) {
 	conn, err := redisconn.Open(o)
 	if err != nil {
 		return nil, err
@@ -245,8 +246,8 @@ func newRedisEntry(o redisconn.Options) (*redisEntry, error) {
 	return &redisEntry{
 		conn:     conn,
 		limits:   ratelimit.NewShared(limitredis.New(conn), ratelimit.SharedOptions{Timeout: conn.Timeout(), Local: local}),
-		values:   valueredis.New(valueredis.Options{Conn: conn}),
-		sessions: newSessionKeeper(sessionredis.New(sessionredis.Options{Conn: conn})),
+		values:   valueredis.New(valueredis.Options{Conn: conn, Logger: log}),
+		sessions: newSessionKeeper(sessionredis.New(sessionredis.Options{Conn: conn, Logger: log})),
 	}, nil
 }
 
@@ -272,7 +273,7 @@ func (RedisStore) CaddyModule() caddy.ModuleInfo {
 
 // Provision takes the connections; it does not connect.
 func (s *RedisStore) Provision(caddy.Context) error {
-	entry, h, err := pooledRedis(&s.RedisSettings)
+	entry, h, err := pooledRedis(s, &s.RedisSettings)
 	if err != nil {
 		return err
 	}

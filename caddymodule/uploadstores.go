@@ -35,7 +35,7 @@ func (DirectoryUploadStore) CaddyModule() caddy.ModuleInfo {
 }
 
 // Provision takes the directory's store; the directory is not touched.
-func (s *DirectoryUploadStore) Provision(ctx caddy.Context) error {
+func (s *DirectoryUploadStore) Provision(caddy.Context) error {
 	path, err := expand("store directory path", s.Path)
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (s *DirectoryUploadStore) Provision(ctx caddy.Context) error {
 	}
 	key := poolKey("uploads", path)
 	entry, err := acquire(uploadPool, key, func() (*uploadEntry, error) {
-		store, err := directory.Open(directory.Options{Path: path, Logger: ctx.Slogger()})
+		store, err := directory.Open(directory.Options{Path: path, Logger: processLogger(s)})
 		if err != nil {
 			return nil, err
 		}

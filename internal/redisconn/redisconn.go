@@ -32,6 +32,14 @@ type Options struct {
 	PoolSize int           // connections; default: the client's own choice
 }
 
+// The client prints failed connections to standard error by itself; here every
+// failure is returned by the command that met it.
+func init() { redis.SetLogger(silent{}) }
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
 // Conn is an open pool of connections. It is safe for concurrent use.
 type Conn struct {
 	client  redis.UniversalClient

@@ -1,0 +1,51 @@
+package caddymodule
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap/exp/zapslog"
+)
+
+// processLogger logs for what outlives a configuration: each record goes to
+// the logger of the configuration that runs when it is written.
+func processLogger(module caddy.Module) *slog.Logger {
+	return slog.New(processHandler{name: string(module.CaddyModule().ID)})
+}
+
+type processHandler struct {
+	name string
+	with []func(slog.Handler) slog.Handler // attributes and groups, in order
+}
+
+func (h processHandler) handler() slog.Handler {
+	var current slog.Handler = zapslog.NewHandler(caddy.Log().Core(), zapslog.WithName(h.name), zapslog.AddStacktraceAt(slog.Level(127)))
+	for _, add := range h.with {
+		current = add(current)
+	}
+	return current
+}
+
+func (h processHandler) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.handler().Enabled(ctx, level)
+}
+
+func (h processHandler) Handle(ctx context.Context, record slog.Record) error {
+	return h.handler().Handle(ctx, record)
+}
+
+func (h processHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return h.plus(func(inner slog.Handler) slog.Handler { return inner.WithAttrs(attrs) })
+}
+
+func (h processHandler) WithGroup(name string) slog.Handler {
+	return h.plus(func(inner slog.Handler) slog.Handler { return inner.WithGroup(name) })
+}
+
+func (h processHandler) plus(add func(slog.Handler) slog.Handler) slog.Handler {
+	h.with = append(append([]func(slog.Handler) slog.Handler{}, h.with...), add)
+	return h
+}
+
+var _ slog.Handler = processHandler{}
