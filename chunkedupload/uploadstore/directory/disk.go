@@ -43,7 +43,7 @@ func (d *disk) step(step, name string) error {
 	if errors.Is(err, ErrKilled) {
 		d.dead.Store(true)
 	}
-	return err
+	return full(err)
 }
 
 // alive fails reads of a store that a test has killed.
@@ -251,7 +251,7 @@ func (f *file) writeAt(b []byte, offset int64) error {
 		if errors.Is(err, ErrTorn) {
 			_, _ = f.os.WriteAt(b[:len(b)/2], offset)
 		}
-		return full(err)
+		return err
 	}
 	_, err := f.os.WriteAt(b, offset)
 	return full(err)
@@ -261,7 +261,7 @@ func (f *file) writeAt(b []byte, offset int64) error {
 // what went wrong with earlier writes.
 func (f *file) sync() error {
 	if err := f.folder.step("sync", f.name); err != nil {
-		return full(err)
+		return err
 	}
 	return full(syncData(f.os))
 }
@@ -269,7 +269,7 @@ func (f *file) sync() error {
 func (f *file) close() error {
 	if err := f.folder.step("close", f.name); err != nil {
 		_ = f.os.Close()
-		return full(err)
+		return err
 	}
 	return full(f.os.Close())
 }
@@ -278,7 +278,7 @@ func (f *file) close() error {
 // torn.
 func (f *folder) put(name string, b []byte) error {
 	if err := f.step("put", name); err != nil {
-		return full(err)
+		return err
 	}
 	osFile, err := f.root.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {

@@ -163,7 +163,7 @@ func (s *Store) open(make bool) (*folder, error) {
 // makePath makes the directory and its missing parents, durably.
 func (s *Store) makePath() error {
 	if err := s.disk.step("mkdir", "."); err != nil {
-		return full(err)
+		return err
 	}
 	var missing []string
 	for p := s.path; ; p = filepath.Dir(p) {
