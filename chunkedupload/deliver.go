@@ -146,7 +146,7 @@ func (h *Handler) call(d *delivery, w http.ResponseWriter, r *http.Request) (err
 			return
 		}
 		err, panicked = fmt.Errorf("panic: %v", v), true
-		if v != http.ErrAbortHandler { //nolint:errorlint // compared as net/http does
+		if v != http.ErrAbortHandler {
 			h.log.Error("delivery panicked", "upload", shortID(d.info.ID), "error", err, "stack", string(debug.Stack()))
 		}
 	}()

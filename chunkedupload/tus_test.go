@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync"
@@ -487,9 +488,11 @@ func TestTusBodyLongerThanDeclared(t *testing.T) {
 }
 
 func TestTusHeadDuringPatch(t *testing.T) {
-	eachStore(t, func(t *testing.T, store uploadstore.Store) {
+	t.Parallel()
+	eachStoreAt(t, func(t *testing.T, open func(func() time.Time) uploadstore.Store) {
 		t.Parallel()
-		g := newGateway(t, store, nil)
+		store := open(time.Now)
+		g, other := newGateway(t, store, nil), newGateway(t, open(time.Now), nil)
 		path := g.create(1 << 20)
 
 		// A request that receives bytes is left alone.
@@ -530,9 +533,9 @@ func TestTusHeadDuringPatch(t *testing.T) {
 		close(quit)
 		wg.Wait()
 
-		// An idle one yields, and is told so.
+		// An idle one yields, also to another gateway, and is told so.
 		began := time.Now()
-		head := g.head(path).want(t, http.StatusOK)
+		head := other.head(path).want(t, http.StatusOK)
 		if took := time.Since(began); took < 2*time.Second || took > 5*time.Second {
 			t.Errorf("yielding took %s, want about 3s", took)
 		}
@@ -645,5 +648,52 @@ func TestTusLocation(t *testing.T) {
 		if got, ok := strings.CutPrefix(a.Header.Get("Location"), want); !ok || !isID(got) {
 			t.Errorf("from %s: Location %q, want %s<id>", original, a.Header.Get("Location"), want)
 		}
+	}
+}
+
+// The same over HTTP/2, where streams have deadlines of their own.
+func TestTusIdleStreamYields(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t, newFakeStore(), nil)
+	secure := httptest.NewUnstartedServer(g.srv.Config.Handler)
+	secure.EnableHTTP2 = true
+	secure.StartTLS()
+	t.Cleanup(secure.Close)
+	path := g.create(100)
+	body, feed := io.Pipe()
+	t.Cleanup(func() { feed.Close() })
+	request := func(method string, body io.Reader) *http.Response {
+		r, err := http.NewRequestWithContext(t.Context(), method, secure.URL+path, body)
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		r.Header.Set("Tus-Resumable", "1.0.0")
+		r.Header.Set("Upload-Offset", "0")
+		r.Header.Set("Content-Type", tusMediaType)
+		resp, err := secure.Client().Do(r)
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		resp.Body.Close()
+		return resp
+	}
+	idle := make(chan *http.Response, 1)
+	go func() { idle <- request("PATCH", body) }()
+	if _, err := feed.Write(payload(10)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the bytes are durable", func() bool {
+		up, _ := g.h.store.Open(t.Context(), idOf(path))
+		st, _ := up.Status(t.Context())
+		return st.Offset() == 10
+	})
+	head := request("HEAD", nil)
+	if head == nil || head.ProtoMajor != 2 || head.StatusCode != 200 || head.Header.Get("Upload-Offset") != "10" {
+		t.Errorf("HEAD got %+v", head)
+	}
+	if patch := <-idle; patch == nil || patch.StatusCode != 423 || patch.Header.Get("Upload-Offset") != "10" {
+		t.Errorf("the idle PATCH got %+v", patch)
 	}
 }
