@@ -52,13 +52,11 @@ func BenchmarkRefresh(b *testing.B) {
 // BenchmarkRefreshParallel has 50 clients a processor, each with a session.
 func BenchmarkRefreshParallel(b *testing.B) {
 	s := openAt(b, newPath(b))
-	var keys []sessionstore.Key
-	for range 512 {
-		keys = append(keys, mustStart(b, s, "u1"))
-	}
+	keys := startMany(b, s, 512, time.Hour)
 	before := transactions(b, s)
 	var next atomic.Int64
 	b.ReportAllocs()
+	b.ResetTimer()
 	b.SetParallelism(50)
 	b.RunParallel(func(pb *testing.PB) {
 		key := keys[int(next.Add(1))%len(keys)]

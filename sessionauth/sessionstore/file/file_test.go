@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -46,7 +47,7 @@ func TestConformance(t *testing.T) {
 		},
 		Leftovers: leftovers,
 		Outages:   []storetest.Outage{{Name: "locked by another process", Open: openLocked}},
-		Rounds:    120,
+		Rounds:    60,
 	})
 }
 
@@ -112,4 +113,24 @@ func mustStart(t testing.TB, s *Store, user string) sessionstore.Key {
 		t.Fatal(err)
 	}
 	return start.Key
+}
+
+// startMany starts n sessions of as many users at the same time: they share
+// syncs.
+func startMany(t testing.TB, s *Store, n int, lifetime time.Duration) []sessionstore.Key {
+	t.Helper()
+	keys := make([]sessionstore.Key, n)
+	var wg sync.WaitGroup
+	for i := range keys {
+		wg.Go(func() {
+			start := startOf(fmt.Sprint("many", i))
+			start.Lifetime = lifetime
+			keys[i] = start.Key
+			if _, _, err := s.Start(context.Background(), start); err != nil {
+				t.Errorf("Start: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	return keys
 }

@@ -145,9 +145,7 @@ func everyUse(s *Store) map[string]error {
 func wholeFile(t *testing.T) []byte {
 	path := newPath(t)
 	s := openAt(t, path)
-	for i := range 200 {
-		mustStart(t, s, fmt.Sprint("u", i))
-	}
+	startMany(t, s, 300, time.Hour)
 	must(t, s.Close())
 	b, err := os.ReadFile(path)
 	must(t, err)
@@ -177,10 +175,7 @@ func TestUnreadablePathsAreFaults(t *testing.T) {
 func TestFileCutOffInUse(t *testing.T) {
 	path := newPath(t)
 	s := openAt(t, path)
-	keys := []sessionstore.Key{mustStart(t, s, "u1")}
-	for i := range 300 {
-		keys = append(keys, mustStart(t, s, fmt.Sprint("u", i)))
-	}
+	keys := startMany(t, s, 300, time.Hour)
 	must(t, os.Truncate(path, int64(2*os.Getpagesize())))
 	for _, key := range keys[:5] {
 		if _, _, err := s.Get(t.Context(), key); !errors.Is(err, ErrDamaged) {
@@ -196,7 +191,7 @@ func TestFileCutOffInUse(t *testing.T) {
 }
 
 func TestTwoStoresCreateAtOnce(t *testing.T) {
-	for range 10 {
+	for range 4 {
 		path := newPath(t)
 		stores := []*Store{openAt(t, path), openAt(t, path)}
 		starts := []sessionstore.Start{startOf("u1"), startOf("u1")}

@@ -56,10 +56,7 @@ func (h *handle) queued() int {
 
 func TestWritesThatWaitShareASync(t *testing.T) {
 	s := openAt(t, newPath(t))
-	var keys []sessionstore.Key
-	for range 50 {
-		keys = append(keys, mustStart(t, s, "u1"))
-	}
+	keys := startMany(t, s, 50, time.Hour)
 	release := hold(t, s)
 	before := transactions(t, s)
 	var wg sync.WaitGroup
@@ -218,12 +215,7 @@ func TestCleanUp(t *testing.T) {
 		must(t, err)
 		defer s.Close()
 		const n = 3*cleanBatch + 7
-		for i := range n {
-			start := startOf(fmt.Sprint("short", i))
-			start.Lifetime = 30 * time.Second
-			_, _, err := s.Start(t.Context(), start)
-			must(t, err)
-		}
+		startMany(t, s, n, 30*time.Second)
 		kept := startOf("kept")
 		kept.Lifetime = 30 * time.Second
 		_, _, err = s.Start(t.Context(), kept)

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/gatehouse-gateway/gatehouse/internal/redisconn"
 	"github.com/gatehouse-gateway/gatehouse/sessionauth/sessionstore"
 	"github.com/gatehouse-gateway/gatehouse/sessionauth/sessionstore/storetest"
@@ -72,7 +74,7 @@ func TestOneRoundTripEach(t *testing.T) {
 // the same.
 var inScripts = []string{
 	"time", "exists", "pttl", "pexpireat", "hget", "hmget", "hset", "del", "rename",
-	"zadd", "zrem", "zscore", "zrange", "zrevrange", "zremrangebyscore",
+	"zadd", "zrem", "zscore", "zrevrange", "zrangebyscore", "zremrangebyscore",
 }
 
 func generationOf(t testing.TB, s *Store, key sessionstore.Key) uint32 {
@@ -201,6 +203,34 @@ func TestLifetimesOfKeys(t *testing.T) {
 	must(t, err)
 	want(at.record(moved), 5*time.Hour)
 	want(index, 5*time.Hour)
+
+	// A rotation begins the sliding lifetime anew.
+	other := mustStart(t, s, "u2")
+	must(t, s.conn.Client().PExpire(ctx, at.record(other.ID), time.Minute).Err()) // as if time had passed
+	_, _, err = s.Update(ctx, other, sessionstore.Update{NewID: moved, Claims: []byte(`{}`)})
+	if !errors.Is(err, sessionstore.ErrExists) {
+		t.Fatalf("Update to a taken id: %v", err)
+	}
+	moved = storetest.NewID()
+	_, _, err = s.Update(ctx, other, sessionstore.Update{NewID: moved})
+	must(t, err)
+	want(at.record(moved), time.Hour)
+}
+
+// TestIndexForgetsExpiredSessions: a user who always has a live session does
+// not gather the ids of dead ones.
+func TestIndexForgetsExpiredSessions(t *testing.T) {
+	s := open(t, server.Addr, "")
+	ctx := t.Context()
+	key := mustStart(t, s, "u1")
+	index := s.site(key.Site).indexes + hash("u1")
+	must(t, s.conn.Client().ZAdd(ctx, index, redis.Z{Score: 1000, Member: idText(storetest.NewID())}).Err())
+	_, err := s.Refresh(ctx, key, sessionstore.Refresh{Lifetime: time.Hour})
+	must(t, err)
+	ids, err := s.conn.Client().ZRange(ctx, index, 0, -1).Result()
+	if err != nil || len(ids) != 1 || ids[0] != idText(key.ID) {
+		t.Errorf("ids %v, %v, want the live one", ids, err)
+	}
 }
 
 func TestLostIndex(t *testing.T) {

@@ -48,8 +48,8 @@
 // A user for this store alone needs:
 //
 //	~<prefix>s:* ~<prefix>u:* +evalsha +eval +time +exists +pttl +pexpireat
-//	+hget +hmget +hset +del +rename +zadd +zrem +zscore +zrange +zrevrange
-//	+zremrangebyscore
+//	+hget +hmget +hset +del +rename +zadd +zrem +zscore +zrevrange
+//	+zrangebyscore +zremrangebyscore
 //
 // # Cluster
 //

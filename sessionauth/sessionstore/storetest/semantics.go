@@ -318,6 +318,13 @@ func (s *suite) slidingExpiry() {
 	s.wantListed(s.site, "u1", sibling)
 	s.wantEnded(s.mustEnd(sessionstore.End{User: "u1"}), "u1", sibling)
 
+	// Its id is free again, and the user who had it has no hold on it.
+	again := template(start.Key, "u2")
+	rec := s.mustStart(again)
+	s.wantEnded(s.mustEnd(sessionstore.End{User: "u1", ID: start.Key.ID}, sessionstore.End{User: "u1"}), "u1")
+	s.wantListed(s.site, "u1")
+	s.wantStored(again.Key, rec)
+
 	// A refresh may also shorten a life.
 	key, _ := s.begin("u1")
 	_, err := s.store.Refresh(s.ctx, key, sessionstore.Refresh{Lifetime: short})
@@ -404,6 +411,18 @@ func (s *suite) oddSites() {
 		ended, err := s.store.End(s.ctx, key.Site, sessionstore.End{User: "b:u"})
 		s.wantError(err, nil)
 		s.wantEnded(ended, "b:u", key)
+	}
+	// One text, cut into site and user at different places.
+	parts := [][2]string{{"a", "bcd"}, {"ab", "cd"}, {"abc", "d"}}
+	for _, p := range parts {
+		s.mustStart(template(sessionstore.Key{Site: s.site + p[0], ID: id}, p[1]))
+	}
+	for _, p := range parts {
+		key := sessionstore.Key{Site: s.site + p[0], ID: id}
+		s.wantListed(key.Site, p[1], key)
+		ended, err := s.store.End(s.ctx, key.Site, sessionstore.End{User: p[1]})
+		s.wantError(err, nil)
+		s.wantEnded(ended, p[1], key)
 	}
 }
 

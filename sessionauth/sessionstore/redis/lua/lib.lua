@@ -91,28 +91,42 @@ local function drop(record, idx, id)
   return alive > 0 or alive == -1
 end
 
+-- members returns the ids in an index that have not expired.
+local function members(key, at)
+  return redis.call('ZRANGEBYSCORE', key, '(' .. int(at), '+inf')
+end
+
+-- owned reports whether a session belongs to an owner: by the owner's index, so
+-- that also one whose content is broken can be ended, else by the session
+-- itself, in case the index was lost.
+local function owned(record, idx, id, owner, at)
+  local expires = redis.call('ZSCORE', idx, id)
+  if expires and tonumber(expires) > at then
+    return true
+  end
+  return redis.pcall('HGET', record, 'o') == owner
+end
+
 -- check_ends reads the ends: at KEYS[k] the index and the record of each (the
 -- index again for all of a user), at ARGV[a] the owner, the id or '' for all,
--- and the id to except or ''. It touches every key once, so that one of a
--- foreign type stops the script before it has written. It returns a list of
--- {number of the end, index, record prefix or record, id}.
-local function check_ends(k, a, records, keep)
+-- and the id to except or ''. The session with the id kept is left out. It
+-- touches every index once, so that one of a foreign type stops the script
+-- before it has written. It returns a list of {number of the end, index,
+-- record, id}.
+local function check_ends(k, a, records, at, kept)
   local list = {}
   local n = 0
   while KEYS[k] do
     n = n + 1
     local owner, id, except = ARGV[a], ARGV[a + 1], ARGV[a + 2]
     if id == '' then
-      for _, member in ipairs(redis.call('ZRANGE', KEYS[k], 0, -1)) do
-        if member ~= except and not keep[member] then
+      for _, member in ipairs(members(KEYS[k], at)) do
+        if member ~= except and member ~= kept then
           list[#list + 1] = {n, KEYS[k], records .. member, member}
         end
       end
-    elseif not keep[id] then
-      local indexed = redis.call('ZSCORE', KEYS[k], id)
-      if indexed or redis.call('HGET', KEYS[k + 1], 'o') == owner then
-        list[#list + 1] = {n, KEYS[k], KEYS[k + 1], id}
-      end
+    elseif id ~= kept and owned(KEYS[k + 1], KEYS[k], id, owner, at) then
+      list[#list + 1] = {n, KEYS[k], KEYS[k + 1], id}
     end
     k = k + 2
     a = a + 3

@@ -5,7 +5,7 @@
 --        sessions is. versions are those that could not be read.
 local at = now()
 local list, versions = {}, {}
-for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+for _, id in ipairs(members(KEYS[1], at)) do
   local f, none = load(ARGV[1] .. id, at)
   if f then
     list[#list + 1] = id

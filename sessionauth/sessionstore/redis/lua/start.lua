@@ -9,9 +9,9 @@ if redis.call('EXISTS', KEYS[1]) == 1 then
   return {'exists'}
 end
 redis.call('ZSCORE', KEYS[2], id)
-local ends = check_ends(3, 11, records, {[id] = true})
-
 local at = now()
+local ends = check_ends(3, 11, records, at) -- before the new session is there: it is not among them
+
 local til = 0
 if ARGV[7] ~= '0' then
   til = at + ARGV[7]

@@ -16,7 +16,7 @@ if moved ~= '' and redis.call('EXISTS', KEYS[2]) == 1 then
 end
 local idx = ARGV[4] .. f[2]
 redis.call('ZSCORE', idx, id)
-local ends = check_ends(3, 7, ARGV[3], {[id] = true, [moved] = true})
+local ends = check_ends(3, 7, ARGV[3], at, id)
 
 if ARGV[5] == '1' then
   f[4] = ARGV[6]
