@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -239,13 +240,14 @@ func TestLimitThroughCaddy(t *testing.T) {
 	}
 	start(t, config(3, ""))
 	c := browser(t)
+	client := "/?k=" + rand.Text() // counts outlive configurations, and so test runs
 	for i := range 3 {
-		got := get(t, c, site+"/?k=reload")
+		got := get(t, c, site+client)
 		if want := fmt.Sprintf(`"api";r=%d;t=`, 2-i); got.status != 200 || !strings.HasPrefix(got.header.Get("RateLimit"), want) {
 			t.Errorf("request %d: %d %q, want %q", i, got.status, got.header.Get("RateLimit"), want)
 		}
 	}
-	got := get(t, c, site+"/?k=reload")
+	got := get(t, c, site+client)
 	if got.status != 429 || got.body != "limited by api" || got.header.Get("Retry-After") == "" || got.header.Get("RateLimit-Policy") != `"api";q=3;w=3600` {
 		t.Errorf("refusal: %d %q %v", got.status, got.body, got.header)
 	}
@@ -256,10 +258,10 @@ func TestLimitThroughCaddy(t *testing.T) {
 	if err := load(config(5, "session_auth {\n lifetime 5h\n}")); err == nil {
 		t.Fatal("two settings for one cookie were accepted")
 	}
-	if got := get(t, c, site+"/?k=reload"); got.status != 200 || !strings.HasPrefix(got.header.Get("RateLimit"), `"api";r=1;`) {
+	if got := get(t, c, site+client); got.status != 200 || !strings.HasPrefix(got.header.Get("RateLimit"), `"api";r=1;`) {
 		t.Errorf("after the reload: %d %q", got.status, got.header.Get("RateLimit"))
 	}
-	if got := get(t, c, site+"/?k=other"); got.status != 200 {
+	if got := get(t, c, site+client+"-other"); got.status != 200 {
 		t.Errorf("another client: %d", got.status)
 	}
 }
