@@ -40,6 +40,7 @@ func quickDir(t testing.TB) string {
 	return path
 }
 
+// testStore opens a store that ends with the test.
 func testStore(t testing.TB, o Options) *Store {
 	t.Helper()
 	s, err := Open(o)
