@@ -135,6 +135,31 @@ func TestOneBrokenWriteTakesNoOtherAlong(t *testing.T) {
 	}
 }
 
+// TestPanicInACommit checks that the file is let go and opened anew.
+func TestPanicInACommit(t *testing.T) {
+	s := openAt(t, newPath(t))
+	key := mustStart(t, s, "u1")
+	first := s.open
+	err := first.submit(t.Context(), func(x *txn) error {
+		x.records.Tx().OnCommit(func() { panic("page 17 is no leaf") })
+		_, _, err := x.start(startOf("u2"), nil)
+		return err
+	})
+	if !errors.Is(err, ErrDamaged) {
+		t.Errorf("the write says %v, want ErrDamaged", err)
+	}
+	await(t, "the handle to be given up", first.retired)
+	if err := first.submit(t.Context(), func(*txn) error { return nil }); !errors.Is(err, ErrDamaged) {
+		t.Errorf("a write to the old handle says %v, want ErrDamaged", err)
+	}
+	if _, err := s.Refresh(t.Context(), key, sessionstore.Refresh{Lifetime: time.Hour}); err != nil {
+		t.Errorf("Refresh afterwards: %v", err)
+	}
+	if s.open == first {
+		t.Error("the old handle is still in use")
+	}
+}
+
 func TestCancelledWhileWaiting(t *testing.T) {
 	s := openAt(t, newPath(t))
 	key := mustStart(t, s, "u1")

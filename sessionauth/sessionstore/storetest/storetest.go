@@ -70,6 +70,7 @@ func Run(t *testing.T, open func(t *testing.T) sessionstore.Store, o Options) {
 		{"remove whoever owns it", (*suite).remove},
 		{"list", (*suite).list},
 		{"sliding expiry", (*suite).slidingExpiry},
+		{"the id of an expired session", (*suite).takenAgain},
 		{"absolute expiry", (*suite).absoluteExpiry},
 		{"sizes and odd bytes", (*suite).sizes},
 		{"out of bounds", (*suite).outOfBounds},
