@@ -128,7 +128,9 @@ func (h *Handler) send(ctx context.Context, d *delivery) (*exchange, *capture) {
 	}
 
 	x.err, x.panicked = h.call(d, answer, request)
-	x.unreached = x.err != nil && h.cfg.Unreached(x.err)
+	// An error before the first byte was taken from us, as on a kept connection
+	// that the application closed at that moment: it cannot have the upload.
+	x.unreached = x.err != nil && (h.cfg.Unreached(x.err) || d.length > 0 && sent.untouched(d.length))
 	x.bodyErr = sent.fault()
 	if x.err == nil && x.bodyErr == nil {
 		answer.WriteHeader(http.StatusOK) // what net/http does for a handler that wrote nothing
@@ -195,6 +197,13 @@ func (b *deliveryBody) Close() error {
 	}
 	b.shut = true
 	return b.from.Close()
+}
+
+// untouched reports whether nobody has read a byte of the body yet.
+func (b *deliveryBody) untouched(length int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.left == length
 }
 
 func (b *deliveryBody) fault() error {

@@ -206,8 +206,14 @@ func TestTusFinalRefusal(t *testing.T) {
 
 func TestTusInterrupted(t *testing.T) {
 	for name, broken := range map[string]handler.Func{
-		"error": func(http.ResponseWriter, *http.Request) error { return errors.New("connection reset") },
-		"panic": func(http.ResponseWriter, *http.Request) error { panic(http.ErrAbortHandler) },
+		"error": func(_ http.ResponseWriter, r *http.Request) error {
+			_, _ = io.ReadFull(r.Body, make([]byte, 1))
+			return errors.New("connection reset")
+		},
+		"panic": func(_ http.ResponseWriter, r *http.Request) error {
+			_, _ = io.Copy(io.Discard, r.Body)
+			panic(http.ErrAbortHandler)
+		},
 		"cut short": func(w http.ResponseWriter, _ *http.Request) error {
 			w.Header().Set("Content-Length", "9")
 			_, err := w.Write([]byte("a"))
@@ -229,11 +235,16 @@ func TestTusInterrupted(t *testing.T) {
 func TestTusUnreachedBackend(t *testing.T) {
 	up := false
 	unreachable := errors.New("no such backend")
+	untouched := false // an error before a byte of the body was read
 	h := newHandler(t, newFakeStore(), func(c *Config) { c.Unreached = func(err error) bool { return err == unreachable } })
 	g := &gateway{t: t, h: h, backend: &backend{}}
 	g.serve(func(w http.ResponseWriter, r *http.Request) error {
 		return h.ServeHTTP(w, r, handler.Func(func(w http.ResponseWriter, r *http.Request) error {
+			if untouched {
+				return errors.New("server closed idle connection")
+			}
 			if !up {
+				_, _ = io.Copy(io.Discard, r.Body)
 				return unreachable
 			}
 			g.backend.ServeHTTP(w, r)
@@ -242,7 +253,9 @@ func TestTusUnreachedBackend(t *testing.T) {
 	})
 	path := g.create(3)
 	g.patch(path, 0, []byte("abc")).want(t, http.StatusServiceUnavailable).wantHeader(t, "Retry-After", "5")
-	up = true
+	untouched = true
+	g.patch(path, 2, []byte("c")).want(t, http.StatusServiceUnavailable)
+	up, untouched = true, false
 	g.patch(path, 2, []byte("c")).want(t, http.StatusNoContent)
 	if got := g.backend.all(); len(got) != 1 || string(got[0].body) != "abc" {
 		t.Errorf("delivered %v", got)

@@ -19,9 +19,9 @@ type Route struct {
 	Redirect func(*http.Request) string
 	// ForceValidate asks the store on every request with a token.
 	ForceValidate bool
-	// AllowedOrigins returns the hosts of origins that may act with the session:
-	// exact, or *.example.com for any subdomain. Nil: the request's own host.
-	// The list takes the place of the own host.
+	// AllowedOrigins returns the hosts of origins that may act with the session
+	// besides the request's own host: exact, or *.example.com for any subdomain.
+	// Nil: none.
 	AllowedOrigins func(*http.Request) []string
 	// AnyOrigin allows every origin.
 	AnyOrigin bool

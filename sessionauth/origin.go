@@ -82,8 +82,11 @@ func originHostAllowed(r *http.Request, origin string, route *Route) bool {
 	if host == "" {
 		return false
 	}
+	if host == HostSite(r.Host) {
+		return true
+	}
 	if route.AllowedOrigins == nil {
-		return host == HostSite(r.Host)
+		return false
 	}
 	for _, entry := range route.AllowedOrigins(r) {
 		if originMatches(host, entry) {
