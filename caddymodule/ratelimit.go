@@ -206,16 +206,16 @@ func (l *ClientRateLimit) zone(ctx caddy.Context, zone *LimitZone) (ratelimit.Zo
 	prefix := l.IPv6Prefix
 	z.Key = func(r *http.Request) string { return key.expand(r, prefix) }
 	if zone.Cost != "" {
-		if z.Cost, err = l.cost(zone.Name, zone.Cost); err != nil {
+		if z.Cost, err = compileCost(zone.Cost); err != nil {
 			return z, err
 		}
 	}
 	return z, nil
 }
 
-// cost compiles a cost: a number is checked now, a placeholder is read at each
-// request.
-func (l *ClientRateLimit) cost(zone, text string) (func(*http.Request) int64, error) {
+// compileCost compiles a cost: a number is checked now, a placeholder is read
+// at each request.
+func compileCost(text string) (func(*http.Request) int64, error) {
 	if !strings.Contains(text, "{") {
 		cost, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || cost < 0 {
@@ -224,11 +224,9 @@ func (l *ClientRateLimit) cost(zone, text string) (func(*http.Request) int64, er
 		return func(*http.Request) int64 { return cost }, nil
 	}
 	return func(r *http.Request) int64 {
-		cost, tooBig, ok := ratelimit.ParseCost(replace(r, text))
-		if !ok || tooBig {
-			if c := l.log.Check(zap.WarnLevel, "cost is no whole number of at most 64 bits"); c != nil {
-				c.Write(zap.String("zone", zone))
-			}
+		cost, _, ok := ratelimit.ParseCost(replace(r, text))
+		if !ok {
+			return -1 // counts as 1, and is logged
 		}
 		return cost
 	}, nil

@@ -1,7 +1,9 @@
 package caddymodule
 
 import (
+	"context"
 	"path/filepath"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -26,8 +28,16 @@ type uploadEntry struct {
 	deliveries *chunkedupload.Shared
 }
 
-// Destruct stops the background work.
-func (e *uploadEntry) Destruct() error { return closeAll(e.deliveries.Close, e.store.Close) }
+// drainTime is how long deliveries may still take when the gateway stops.
+const drainTime = 10 * time.Second
+
+// Destruct lets running deliveries end and stops the background work.
+func (e *uploadEntry) Destruct() error {
+	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	defer cancel()
+	_ = e.deliveries.Drain(ctx) // what is left is cancelled by Close
+	return closeAll(e.deliveries.Close, e.store.Close)
+}
 
 // CaddyModule returns the module's ID and constructor.
 func (DirectoryUploadStore) CaddyModule() caddy.ModuleInfo {
