@@ -14,10 +14,9 @@ import (
 type chunksView struct {
 	ranges   []uploadstore.Range // merged
 	progress time.Time
-	live     bool    // somebody writes
-	next     int64   // the number of the next journal
-	own      int64   // the last journal of this store that can be continued, or -1
-	file     journal // that journal
+	live     bool  // somebody writes
+	next     int64 // the number of the next journal
+	own      int64 // the last journal of this store, or -1
 }
 
 // readChunks reads the journals one by one until there is none: each gateway
@@ -47,8 +46,8 @@ func (u *upload) readChunks(f *folder) (chunksView, error) {
 		if half || j.slotBad {
 			j.state, j.tick = slotActive, written
 		}
-		if j.token == u.store.token && j.state != slotUnused && j.clean {
-			v.own, v.file = v.next, j
+		if j.token == u.store.token {
+			v.own = v.next
 		}
 		if j.state == slotActive {
 			now, err := u.time()
@@ -119,12 +118,31 @@ func (u *upload) join(e *entry, v chunksView) (*chunkJournal, error) {
 	return j, nil
 }
 
+// continuable reads a journal of this process again, now that nobody here can
+// add to it, and reports whether it can be continued.
+func (u *upload) continuable(f *folder, e *entry, number int64) (journal, bool, error) {
+	name := chunkChain.name(number)
+	if number < 0 || e.open[name] != nil {
+		return journal{}, false, nil
+	}
+	b, _, err := f.read(name)
+	if err != nil {
+		return journal{}, false, err
+	}
+	j, err := parseJournal(kindChunks, b)
+	return j, err == nil && j.clean && !j.slotBad && j.state != slotUnused, nil
+}
+
 func (u *upload) openChunks(f *folder, e *entry, v chunksView) (*chunkJournal, error) {
 	now, err := u.time()
 	if err != nil {
 		return nil, err
 	}
-	number, file, again := v.own, v.file, v.own >= 0 && e.open[chunkChain.name(v.own)] == nil
+	number := v.own
+	file, again, err := u.continuable(f, e, number)
+	if err != nil {
+		return nil, err
+	}
 	if !again {
 		number = v.next
 		head := appendHeader(nil, kindChunks, u.store.token, number)

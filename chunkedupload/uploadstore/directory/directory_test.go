@@ -21,6 +21,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t testing.TB) storetest.Place {
 		path := quickDir(t) + "/uploads"
 		return func(t testing.TB, g storetest.Gateway) uploadstore.Store {

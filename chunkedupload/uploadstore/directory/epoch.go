@@ -111,7 +111,8 @@ func (s *Store) writes(id string, epoch int64) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	name := writerChain.name(epoch)
-	return e.open[name] != nil || e.taking[name] > 0
+	j := e.open[name]
+	return e.taking[name] > 0 || (j != nil && !j.abandoned.Load())
 }
 
 // beginTaking notes that this process makes an epoch, so that its own readers

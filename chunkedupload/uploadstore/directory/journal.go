@@ -18,6 +18,8 @@ type journalFile struct {
 	name   string
 	slotAt int64
 
+	abandoned atomic.Bool // its writer was fenced off and has not closed it yet
+
 	mu      sync.Mutex
 	end     int64
 	spoiled bool

@@ -61,6 +61,7 @@ func writeUntilKilled(path string) {
 // Gateways are killed one after the other; each goes on where the one before
 // ended, within seconds, and no acknowledged byte is lost.
 func TestKilledGatewaysLoseNothing(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	s := testStore(t, Options{Path: path})
 	u, err := s.Create(t.Context(), uploadstore.Info{ID: killedID, Length: uploadstore.UnknownLength, Created: time.Now()})

@@ -130,6 +130,7 @@ func (w *serialWriter) enter(ctx context.Context, deadline time.Time) error {
 			return nil
 		case current.stuck():
 			current.fail(uploadstore.ErrFenced)
+			current.own.abandoned.Store(true)
 			current.leave()
 			w.fresh = true
 			continue
