@@ -369,7 +369,7 @@ func (w *chunkWriter) Commit(ctx context.Context) (int64, error) {
 
 func (w *chunkWriter) store() error {
 	if !w.discard {
-		if err := w.data.file.sync(); err != nil {
+		if err := w.data.sync(); err != nil {
 			return err
 		}
 	}
@@ -391,7 +391,7 @@ func (w *chunkWriter) Yield() <-chan struct{} { return nil }
 // Close implements [uploadstore.Writer].
 func (w *chunkWriter) Close() error {
 	w.closing.Do(func() {
-		w.closeErr = errors.Join(w.data.file.close(), w.e.part(w.journal))
+		w.closeErr = errors.Join(w.data.close(), w.e.part(w.journal))
 		w.fail(errors.New("directory: the writer is closed"))
 		w.leave()
 		w.folder.close()

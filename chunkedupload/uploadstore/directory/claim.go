@@ -76,7 +76,7 @@ func (u *upload) readClaim(f *folder, v *claimView) (void bool, err error) {
 func (u *upload) Claim(ctx context.Context, o uploadstore.ClaimOptions) (c uploadstore.Claim, err error) {
 	err = u.with(ctx, "claiming upload", func(f *folder) error {
 		for {
-			before, err := u.claimable(ctx, f, o)
+			before, err := u.claimable(f, o)
 			if err != nil {
 				return err
 			}
@@ -87,7 +87,7 @@ func (u *upload) Claim(ctx context.Context, o uploadstore.ClaimOptions) (c uploa
 			if err != nil {
 				return err
 			}
-			if err := u.checkClaim(ctx, f, mine, before); err != nil {
+			if err := u.checkClaim(f, mine, before); err != nil {
 				return errors.Join(err, mine.set(f, slotVoid))
 			}
 			c = mine
@@ -98,7 +98,7 @@ func (u *upload) Claim(ctx context.Context, o uploadstore.ClaimOptions) (c uploa
 }
 
 // claimable says why there can be no claim now, if so, before a file is made.
-func (u *upload) claimable(ctx context.Context, f *folder, o uploadstore.ClaimOptions) (claimView, error) {
+func (u *upload) claimable(f *folder, o uploadstore.ClaimOptions) (claimView, error) {
 	outcome, writing, err := u.readOutcome(f)
 	switch {
 	case err != nil:
@@ -115,7 +115,7 @@ func (u *upload) claimable(ctx context.Context, f *folder, o uploadstore.ClaimOp
 	if last.state == claimLive || (last.state == claimLapsed && !o.TakeOver) {
 		return last, uploadstore.ErrRunning
 	}
-	live, err := u.beingWritten(ctx, f)
+	live, err := u.beingWritten(f)
 	if err == nil && live {
 		err = uploadstore.ErrBusy
 	}
@@ -142,11 +142,11 @@ func (u *upload) newClaim(f *folder, before claimView) (*claim, error) {
 }
 
 // checkClaim looks, now that others can see the claim, at what would forbid it.
-func (u *upload) checkClaim(ctx context.Context, f *folder, c *claim, before claimView) error {
+func (u *upload) checkClaim(f *folder, c *claim, before claimView) error {
 	if next, err := claimChain.follow(f, c.number); err != nil || next != c.number {
 		return cmpErr(err, uploadstore.ErrRunning) // made so slowly that it lapsed
 	}
-	if err := u.fenceWriters(ctx, f); err != nil {
+	if err := u.fenceWriters(f); err != nil {
 		return err
 	}
 	if before.state == claimLapsed {
@@ -176,7 +176,7 @@ func (u *upload) checkClaim(ctx context.Context, f *folder, c *claim, before cla
 }
 
 // beingWritten reports whether a live writer exists.
-func (u *upload) beingWritten(ctx context.Context, f *folder) (bool, error) {
+func (u *upload) beingWritten(f *folder) (bool, error) {
 	if u.info.ChunkSize > 0 {
 		received, err := u.readChunks(f)
 		return received.live, err
@@ -187,23 +187,28 @@ func (u *upload) beingWritten(ctx context.Context, f *folder) (bool, error) {
 
 // fenceWriters says ErrBusy if a writer is live, and makes sure that a dead
 // one that comes back commits nothing more.
-func (u *upload) fenceWriters(ctx context.Context, f *folder) error {
-	live, err := u.beingWritten(ctx, f)
-	if err == nil && live {
-		err = uploadstore.ErrBusy
-	}
-	if err != nil || u.info.ChunkSize > 0 {
-		return err // a chunk's writer looks for a claim before it commits
-	}
-	_, err = u.settledWriter(ctx, f)
-	if err != nil {
+func (u *upload) fenceWriters(f *folder) error {
+	if u.info.ChunkSize > 0 { // a chunk's writer looks for a claim before it commits
+		received, err := u.readChunks(f)
+		if err == nil && received.live {
+			err = uploadstore.ErrBusy
+		}
 		return err
 	}
 	v, err := u.readWriter(f)
-	if err != nil || v.epoch < 0 || v.ended {
+	switch {
+	case err != nil:
 		return err
+	case v.live:
+		return uploadstore.ErrBusy
+	case v.ended && !v.starting, v.epoch < 0:
+		return nil
 	}
-	return u.closeEpoch(f, v.epoch)
+	err = u.closeEpoch(f, v.epoch)
+	if errors.Is(err, errTaken) {
+		err = uploadstore.ErrBusy
+	}
+	return err
 }
 
 // claim is the right to deliver.

@@ -75,7 +75,12 @@ type folder struct {
 
 func (f *folder) close() { _ = f.root.Close() }
 
-func (f *folder) step(step, name string) error { return f.disk.step(step, path.Join(f.path, name)) }
+func (f *folder) step(step, name string) error {
+	if f.disk.fault == nil {
+		return nil
+	}
+	return f.disk.step(step, path.Join(f.path, name))
+}
 
 // sub opens a folder below.
 func (f *folder) sub(name string) (*folder, error) {

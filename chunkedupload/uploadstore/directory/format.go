@@ -57,16 +57,16 @@ func appendLine(b []byte, text string) []byte {
 	return fmt.Appendf(b, " %08x\n", crc32.Checksum([]byte(text), castagnoli))
 }
 
-func parseLine(line []byte) (text string, ok bool) {
+func parseLine(line []byte) (text []byte, ok bool) {
 	i := len(line) - 9
 	if i < 1 || line[i] != ' ' {
-		return "", false
+		return nil, false
 	}
 	sum, err := strconv.ParseUint(string(line[i+1:]), 16, 32)
 	if err != nil || uint32(sum) != crc32.Checksum(line[:i], castagnoli) {
-		return "", false
+		return nil, false
 	}
-	return string(line[:i]), true
+	return line[:i], true
 }
 
 // A journal file is a header line, a slot of fixed size that is written over
@@ -101,20 +101,23 @@ func (r record) appendTo(b []byte) []byte {
 	return appendLine(b, fmt.Sprintf("%c %d %d", r.kind, r.to, r.time.UnixMilli()))
 }
 
-func parseRecord(text string) (record, bool) {
-	fields := strings.Split(text, " ")
+func parseRecord(text []byte) (record, bool) {
+	kind, rest, more := bytes.Cut(text, []byte(" "))
 	var values [3]int64
-	for i, f := range fields[1:] {
-		v, err := strconv.ParseInt(f, 10, 64)
-		if i >= len(values) || err != nil || v < 0 {
+	n := 0
+	for ; more; n++ {
+		var field []byte
+		field, rest, more = bytes.Cut(rest, []byte(" "))
+		v, err := strconv.ParseInt(string(field), 10, 64)
+		if n == len(values) || err != nil || v < 0 {
 			return record{}, false
 		}
-		values[i] = v
+		values[n] = v
 	}
-	switch {
-	case (fields[0] == "s" || fields[0] == "r") && len(fields) == 3:
-		return record{kind: fields[0][0], to: values[0], time: time.UnixMilli(values[1])}, true
-	case fields[0] == "d" && len(fields) == 4 && values[0] < values[1]:
+	switch k := string(kind); {
+	case (k == "s" || k == "r") && n == 2:
+		return record{kind: k[0], to: values[0], time: time.UnixMilli(values[1])}, true
+	case k == "d" && n == 3 && values[0] < values[1]:
 		return record{kind: 'd', from: values[0], to: values[1], time: time.UnixMilli(values[2])}, true
 	}
 	return record{}, false
@@ -150,7 +153,7 @@ func parseJournal(kind string, b []byte) (journal, error) {
 func (j *journal) readSlot(line []byte) {
 	text, ok := parseLine(line[:len(line)-1])
 	var ms int64
-	n, err := fmt.Sscanf(text, "t %d %d", &j.state, &ms)
+	n, err := fmt.Sscanf(string(text), "t %d %d", &j.state, &ms)
 	if !ok || n != 2 || err != nil || j.state < slotEnded || j.state > slotVoid {
 		j.slotBad, j.state = true, slotActive
 		return
@@ -204,7 +207,7 @@ func parseHeader(kind string, b []byte) (text string, rest []byte, err error) {
 	if !ok {
 		return "", nil, errGarbage
 	}
-	_, text, ok = strings.Cut(strings.TrimPrefix(line, "gatehouse "+kind+" "), " ")
+	_, text, ok = strings.Cut(strings.TrimPrefix(string(line), "gatehouse "+kind+" "), " ")
 	if !ok {
 		return "", nil, errGarbage
 	}

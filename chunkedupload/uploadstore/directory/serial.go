@@ -11,35 +11,6 @@ import (
 	"github.com/gatehouse-gateway/gatehouse/chunkedupload/uploadstore"
 )
 
-// writeBackEvery is how many bytes are written before they are sent on to the
-// disk; at most two such windows wait in memory.
-const writeBackEvery = 8 << 20
-
-// bytesFile writes an upload's bytes at their offsets.
-type bytesFile struct {
-	file   *file
-	offset int64
-	window int64 // where unsent bytes begin
-}
-
-func openBytes(f *folder, offset int64) (*bytesFile, error) {
-	file, err := f.edit("data")
-	return &bytesFile{file, offset, offset}, err
-}
-
-func (d *bytesFile) write(b []byte) error {
-	if err := d.file.writeAt(b, d.offset); err != nil {
-		return err
-	}
-	d.offset += int64(len(b))
-	if d.offset-d.window >= writeBackEvery {
-		// Its errors come back at the sync.
-		_ = writeBack(d.file.os, d.window, d.offset)
-		d.window = d.offset
-	}
-	return nil
-}
-
 // fate is what stops a writer for good, once.
 type fate struct{ err atomic.Pointer[error] }
 
@@ -420,7 +391,7 @@ func (w *serialWriter) Commit(ctx context.Context) (int64, error) {
 
 // store makes the bytes and the record of them durable, in this order.
 func (w *serialWriter) store(offset int64) error {
-	if err := w.data.file.sync(); err != nil {
+	if err := w.data.sync(); err != nil {
 		return err
 	}
 	if err := w.failure(); err != nil {
@@ -468,7 +439,7 @@ func (w *serialWriter) Close() error {
 	w.closing.Do(func() {
 		w.once.Do(func() { close(w.stop) })
 		w.stopped.Wait()
-		w.closeErr = errors.Join(w.data.file.close(), w.end())
+		w.closeErr = errors.Join(w.data.close(), w.end())
 		if w.asked.Load() != 0 || w.yieldAt.Load() != 0 {
 			_ = w.folder.remove(noteName(w.epoch))
 		}
