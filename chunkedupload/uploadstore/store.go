@@ -167,12 +167,15 @@ type Upload interface {
 	Status(ctx context.Context) (Status, error)
 	// Write begins to write. Errors: ErrOffset (serial and not at the end of
 	// what is received), ErrBusy (a live writer; in a serial upload it has been
-	// asked to yield), ErrRunning, ErrClosed.
+	// asked to yield), ErrRunning (also while a lapsed claim awaits its end),
+	// ErrClosed. A chunk that is received may be written again: its bytes are
+	// counted and dropped.
 	Write(ctx context.Context, o WriteOptions) (Writer, error)
 	// SetLength settles a length that was unknown. Another length than one
 	// settled before, or below the offset, is ErrTooLong.
 	SetLength(ctx context.Context, length int64) error
-	// Reader reads the received bytes from offset on; the caller closes it.
+	// Reader reads the received bytes from offset on, up to the first that is
+	// not received; the caller closes it. An offset in a gap is ErrOffset.
 	Reader(ctx context.Context, offset int64) (io.ReadCloser, error)
 	// Claim takes the right to deliver. Errors: ErrBusy while a writer is
 	// live, ErrRunning while another holds the claim or a lapsed one awaits
@@ -203,7 +206,11 @@ type Writer interface {
 	io.Writer
 	// Commit makes all bytes written so far durable and received, and returns
 	// the offset after them. In a chunk it may be called once, when all bytes
-	// are there. After ErrFenced nothing more is received.
+	// are there. After ErrFenced nothing more is received, nor after ErrClosed
+	// (an outcome has come), ErrAborted (the upload was deleted) and, for a
+	// chunk, ErrRunning (its delivery has begun). After any other error but the
+	// context's the writer commits nothing more either: begin again at the
+	// offset that Status tells.
 	Commit(ctx context.Context) (offset int64, err error)
 	// Yield is closed when another wants to write and this writer has written
 	// nothing for about three seconds: commit and close then.

@@ -2,6 +2,7 @@ package directory
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -130,15 +131,29 @@ func (u *upload) newClaim(f *folder, before claimView) (*claim, error) {
 		return nil, err
 	}
 	number := before.newest + 1
-	head := appendHeader(nil, kindClaim, u.store.token, int64(before.deliveries))
+	token := rand.Text()
+	head := appendHeader(nil, kindClaim, token, int64(before.deliveries))
 	c := &claim{upload: u, number: number, slotAt: int64(len(head))}
-	if err := u.publish(claimChain.name(number), appendSlot(head, slotActive, now), true); err != nil {
+	err = u.publish(claimChain.name(number), appendSlot(head, slotActive, now), true)
+	if exists(err) && c.bears(f, token) {
+		err = nil // the file server was asked twice, and this is its second answer
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := f.sync(); err != nil {
 		return nil, errors.Join(err, c.set(f, slotVoid))
 	}
 	return c, nil
+}
+
+func (c *claim) bears(f *folder, token string) bool {
+	b, _, err := f.read(claimChain.name(c.number))
+	if err != nil {
+		return false
+	}
+	j, err := parseJournal(kindClaim, b)
+	return err == nil && j.token == token
 }
 
 // checkClaim looks, now that others can see the claim, at what would forbid it.

@@ -58,6 +58,9 @@
 //     Linux with LookupCacheEnabled 0, on Windows with FileNotFoundCacheLifetime
 //     and DirectoryCacheLifetime 0. SMB cannot sync directories: there the names
 //     of new files are as durable as the server makes them.
+//   - On file systems without hard links a state file may be seen half written,
+//     and one that a full disk cut off stays: a claim that could not be written is
+//     then taken for a lapsed one.
 //   - A directory that vanishes while a store is open (an unmounted share) is
 //     an error from then on, and not an empty store.
 package directory

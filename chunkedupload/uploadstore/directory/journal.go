@@ -84,15 +84,19 @@ func (j *journalFile) syncTo(end int64) error {
 	if spoiled {
 		return errors.New("an earlier write to this state file failed")
 	}
-	if err := j.file.sync(); err != nil {
+	err := j.file.sync()
+	if err == nil && !j.named {
+		err = j.folder.sync()
+	}
+	if err != nil {
+		// Before the next one syncs: after a failure the system may forget
+		// what it could not write, and report success.
+		j.mu.Lock()
+		j.spoiled = true
+		j.mu.Unlock()
 		return err
 	}
-	if !j.named {
-		if err := j.folder.sync(); err != nil {
-			return err
-		}
-		j.named = true
-	}
+	j.named = true
 	j.synced.Store(target)
 	return nil
 }

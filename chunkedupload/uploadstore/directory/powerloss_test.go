@@ -139,6 +139,13 @@ func (p *promise) fill(t *testing.T, s *Store, at, size int64, check func(string
 	if err != nil {
 		t.Fatal(err)
 	}
+	unused, err := u.Write(t.Context(), uploadstore.WriteOptions{Offset: at, Size: size})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unused.Close(); err != nil {
+		t.Fatal(err)
+	}
 	w, err := u.Write(t.Context(), uploadstore.WriteOptions{Offset: at, Size: size})
 	if err != nil {
 		t.Fatal(err)

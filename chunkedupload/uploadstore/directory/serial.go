@@ -3,6 +3,7 @@ package directory
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -198,8 +199,9 @@ func (w *serialWriter) take(v writerView) error {
 	if err != nil {
 		return err
 	}
-	own.named = again
-	w.epoch, w.own, w.committed, w.first = v.epoch, own, v.offset, !again
+	// A commit made the epoch's name durable; an epoch without one is new.
+	own.named = again && slices.ContainsFunc(v.file.records, func(r record) bool { return r.kind == 'r' })
+	w.epoch, w.own, w.committed, w.first = v.epoch, own, v.offset, !own.named
 	w.e.mu.Lock()
 	w.e.open[own.name] = own
 	w.e.mu.Unlock()

@@ -242,16 +242,21 @@ func (s *Store) missing(root *folder) error {
 	if there {
 		return uploadstore.ErrNotFound
 	}
-	s.mu.Lock()
-	if s.root == root { // others may be using it: it is closed with the store
-		s.root = nil
-		s.past = append(s.past, root)
-	}
-	s.mu.Unlock()
+	s.forget(root)
 	if err != nil {
 		return fmt.Errorf("looking at the upload directory: %w", err)
 	}
 	return errors.New("directory: the upload directory has vanished")
+}
+
+// forget lets the next call open the directory by its path again.
+func (s *Store) forget(root *folder) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.root == root { // others may be using it: it is closed with the store
+		s.root = nil
+		s.past = append(s.past, root)
+	}
 }
 
 // publish makes a whole file under a name that must be free (an error that is

@@ -34,6 +34,9 @@ func (u *upload) folder() (*folder, error) {
 		return nil, u.store.missing(root)
 	}
 	if err != nil {
+		if stale(err) {
+			u.store.forget(root) // the next call opens it by its path
+		}
 		return nil, fmt.Errorf("opening upload %s: %w", u.id, err)
 	}
 	aborted, err := f.has("aborted")
