@@ -302,9 +302,6 @@ func (s *SessionAuth) Validate() error {
 // handlers and error routes.
 const sessionVar = "gatehouse.session"
 
-// siteVar holds the site of the request's session_auth.
-const siteVar = "gatehouse.site"
-
 // ServeHTTP does the session work around the rest of the route.
 func (s *SessionAuth) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	if !guarded(r) {
@@ -335,7 +332,6 @@ func announce(r *http.Request, session *sessionauth.Session) {
 			return // a second session_auth on the route
 		}
 		vars[sessionVar] = session
-		vars[siteVar] = session.Site
 	}
 	if repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
 		repl.Map(func(key string) (any, bool) { return sessionPlaceholder(session, key) })
@@ -428,8 +424,8 @@ func siteOf(r *http.Request, override string) string {
 	if override != "" {
 		return override
 	}
-	if site, ok := caddyhttp.GetVar(r.Context(), siteVar).(string); ok && site != "" {
-		return site
+	if session := requestSession(r); session != nil {
+		return session.Site
 	}
 	return hostSite(r)
 }
