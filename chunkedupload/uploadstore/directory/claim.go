@@ -350,7 +350,10 @@ func (u *upload) settle(f *folder, o uploadstore.Outcome) (uploadstore.Outcome, 
 		if encodeErr != nil {
 			return uploadstore.Outcome{}, encodeErr
 		}
-		if err := u.publishDurably(f, "outcome", seal(kindOutcome, payload)); err != nil && !exists(err) {
+		if err = u.publishDurably(f, "outcome", seal(kindOutcome, payload)); err == nil {
+			return decodeOutcome(payload)
+		}
+		if !exists(err) {
 			return uploadstore.Outcome{}, err
 		}
 		first, writing, err = u.readOutcome(f)

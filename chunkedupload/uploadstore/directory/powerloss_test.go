@@ -119,7 +119,7 @@ func TestPowerLossLosesNothing(t *testing.T) {
 		promised.created = true
 		check("create")
 		for at := int64(0); at < 48; at += 8 {
-			s := []*Store{a, a, b, a, b, b}[at/8]
+			s := []*Store{a, a, b, b, a, a}[at/8]
 			promised.fill(t, s, at, chunkSize, check)
 		}
 		promised.end(t, a, b, check)
