@@ -3,10 +3,8 @@
 package directory
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -113,21 +111,5 @@ func fillDisk(t *testing.T, u uploadstore.Upload, chunkSize int64) (acked int64)
 		if err != nil {
 			t.Fatalf("after %d bytes: %v, want ErrFull", acked, err)
 		}
-	}
-}
-
-func wantIntact(t *testing.T, u uploadstore.Upload, acked int64) {
-	t.Helper()
-	s, err := u.Status(t.Context())
-	if err != nil || s.Offset() != acked {
-		t.Fatalf("on a full disk: offset %d, %v, acknowledged %d", s.Offset(), err, acked)
-	}
-	r, err := u.Reader(t.Context(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	if b, err := io.ReadAll(r); err != nil || !bytes.Equal(b, pattern(0, acked)) {
-		t.Fatalf("on a full disk: %d bytes differ, %v", len(b), err)
 	}
 }

@@ -1,8 +1,10 @@
 package directory
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -296,5 +298,22 @@ func fillDirectly(t *testing.T, u uploadstore.Upload) {
 	_, commitErr := w.Commit(t.Context())
 	if err := errors.Join(err, commitErr, w.Close()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// wantIntact reads all that was acknowledged.
+func wantIntact(t *testing.T, u uploadstore.Upload, acked int64) {
+	t.Helper()
+	s, err := u.Status(t.Context())
+	if err != nil || s.Offset() != acked {
+		t.Fatalf("offset %d, %v, acknowledged %d", s.Offset(), err, acked)
+	}
+	r, err := u.Reader(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if b, err := io.ReadAll(r); err != nil || !bytes.Equal(b, pattern(0, acked)) {
+		t.Fatalf("%d bytes differ, %v", len(b), err)
 	}
 }
