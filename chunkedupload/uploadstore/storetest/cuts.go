@@ -12,6 +12,13 @@ import (
 	"github.com/gatehouse-gateway/gatehouse/chunkedupload/uploadstore"
 )
 
+// step is one thing that a scenario does; what it promises is noted only when
+// it succeeded.
+type step struct {
+	name string
+	do   func(ctx context.Context, r *run) error
+}
+
 // run is a scenario under way, and what it was promised so far.
 type run struct {
 	store  uploadstore.Store
@@ -190,7 +197,7 @@ func cutAt(t *testing.T, sc scenario, place Place, n int, cut error) bool {
 	r := &run{store: victim, info: sc.info()}
 	for _, s := range sc.steps {
 		if err := s.do(t.Context(), r); err != nil {
-			where += " in " + s.String()
+			where += " in " + s.name
 			break
 		}
 	}
@@ -233,7 +240,7 @@ func fullAt(t *testing.T, sc scenario, place Place, n int, full error) bool {
 			continue
 		}
 		if !errors.Is(err, uploadstore.ErrFull) {
-			t.Fatalf("no space at %q (%d of %d): %s says %v, want ErrFull", where, n, count, step, err)
+			t.Fatalf("no space at %q (%d of %d): %s says %v, want ErrFull", where, n, count, step.name, err)
 		}
 		if !r.deleting {
 			quiet = true
@@ -241,7 +248,7 @@ func fullAt(t *testing.T, sc scenario, place Place, n int, full error) bool {
 			quiet = false
 		}
 		if err := step.do(t.Context(), r); err != nil {
-			t.Fatalf("no space at %q: second %s says %v", where, step, err)
+			t.Fatalf("no space at %q: second %s says %v", where, step.name, err)
 		}
 	}
 	quiet = true

@@ -1,9 +1,7 @@
 package storetest
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -402,12 +400,3 @@ func testChunkClaimRace(t *testing.T, place Place) {
 		}
 	}
 }
-
-// step is one thing that a scenario does; what it promises is noted only when
-// it succeeded.
-type step struct {
-	name string
-	do   func(ctx context.Context, r *run) error
-}
-
-func (s step) String() string { return fmt.Sprint(s.name) }

@@ -142,7 +142,7 @@ func fill(ctx context.Context, u uploadstore.Upload, from, to, size int64) error
 	if err == nil {
 		var offset int64
 		if offset, err = w.Commit(ctx); err == nil && offset != to {
-			err = errors.New("Commit returned another offset")
+			err = errors.New("commit returned another offset")
 		}
 	}
 	return errors.Join(err, w.Close())
@@ -179,16 +179,6 @@ func wantReceived(t testing.TB, u uploadstore.Upload, want ...uploadstore.Range)
 		if b := readAll(t, u, r.From); !bytes.Equal(b, content(r.From, r.To)) {
 			t.Fatalf("bytes %v differ: %d bytes read", r, len(b))
 		}
-	}
-}
-
-func await(t testing.TB, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !done(); {
-		if time.Now().After(end) {
-			t.Fatalf("%s did not happen", what)
-		}
-		<-time.After(5 * time.Millisecond)
 	}
 }
 
