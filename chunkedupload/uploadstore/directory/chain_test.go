@@ -7,6 +7,7 @@ import (
 
 // A trimmed chain stays short and its end is found at every length.
 func TestChainIsTrimmedAndStillFound(t *testing.T) {
+	t.Parallel()
 	f := testFolder(t)
 	for n := int64(0); n < 2000; n++ {
 		file, err := f.create(writerChain.name(n))

@@ -66,6 +66,7 @@ func spoilFile(t *testing.T, path, content string, age time.Duration) {
 // behind. Garbage and later versions are ErrBroken at once. Nothing is ever
 // read as if it were not there.
 func TestDamagedFiles(t *testing.T) {
+	t.Parallel()
 	young, old := time.Duration(0), uploadstore.HalfWritten+time.Second
 	status := func(u uploadstore.Upload) (uploadstore.Status, error) { return u.Status(t.Context()) }
 	isBroken := func(t *testing.T, _ uploadstore.Status, err error) {

@@ -104,6 +104,7 @@ func (d *strictDisk) restore(t *testing.T, folder uint64, to string) {
 // The power fails after every step of an upload's life, on a disk that keeps
 // only what was synced: all that was acknowledged is there.
 func TestPowerLossLosesNothing(t *testing.T) {
+	t.Parallel()
 	for _, chunkSize := range []int64{0, 8} {
 		path := filepath.Join(quickDir(t), "uploads")
 		disk := newStrictDisk(path)
