@@ -84,7 +84,8 @@ export class Upload {
         this.#forget();
         return answer;
       }
-      if (!mayPass(answer.status) || ++futile > FUTILE_TRIES) throw new Refused(answer);
+      if (isFinal(answer)) this.#forget();
+      if (!mayPass(answer) || ++futile > FUTILE_TRIES) throw new Refused(answer);
       await this.#wait(signal, futile, answer);
     }
   }
@@ -102,10 +103,7 @@ export class Upload {
         "Content-Type": "application/offset+octet-stream",
         "Upload-Offset": String(offset),
       }, piece, { signal, progress: (sent) => this.#on.progress?.(offset + sent) });
-      if (answer.status < 200 || answer.status >= 300) {
-        if (gone(answer.status)) this.#forget();
-        return answer;
-      }
+      if (answer.status < 200 || answer.status >= 300) return answer;
       const next = Number(answer.header("Upload-Offset") ?? NaN);
       if (!(next >= offset && next <= this.#file.size)) throw new Error("The server's offset makes no sense");
       if (next === this.#file.size) {
@@ -188,9 +186,16 @@ export function unfinished(endpoint) {
 
 function gone(status) { return status === 404 || status === 410; }
 
-// 403 and the like are final; 0 stands for a lost connection.
-function mayPass(status) {
+// 0 stands for a lost connection. An interrupted delivery may have reached the
+// application, so a person decides whether to send the file again.
+function mayPass({ status, problem }) {
+  if (problem?.code === "upload-interrupted") return false;
   return status === 0 || status === 409 || status === 423 || status === 429 || (status >= 500 && status !== 501 && status !== 507);
+}
+
+// What the application refused is over; who must sign in first may continue.
+function isFinal(answer) {
+  return answer.status >= 400 && answer.status < 500 && answer.status !== 401 && answer.status !== 403 && !mayPass(answer);
 }
 
 // send makes one request. A connection that fails gives the status 0.
