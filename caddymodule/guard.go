@@ -26,10 +26,17 @@ import (
 // The other handlers of this module put it before the first route and the
 // first error route of their server by themselves. It is written by hand, as
 // the first route of the server, only where they say that they could not.
-type Guard struct{}
+type Guard struct {
+	// The routes that the server had before the guard was put before them; nil
+	// where the guard is written by hand. They are compiled once, at the first
+	// request: by then Caddy has provisioned them in place.
+	routes   caddyhttp.RouteList
+	once     sync.Once
+	compiled caddyhttp.Handler
+}
 
 // CaddyModule returns the module's ID and constructor.
-func (Guard) CaddyModule() caddy.ModuleInfo {
+func (*Guard) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{
 		ID:  "http.handlers.gatehouse_guard",
 		New: func() caddy.Module { return new(Guard) },
@@ -56,6 +63,12 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp
 		if named {
 			return answerProblem(w, r, problem.New("bad-connection-header", nil))
 		}
+	}
+	if g.routes != nil {
+		// This route is the server's only one, so next is the same for every
+		// request: the end of the chain.
+		g.once.Do(func() { g.compiled = g.routes.Compile(next) })
+		next = g.compiled
 	}
 	gw := &guardWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
 	err := next.ServeHTTP(gw, r)
@@ -150,15 +163,11 @@ func placeGuard(ctx caddy.Context, srv *caddyhttp.Server) error {
 	if !beingProvisioned(srv.Routes) {
 		return errNoGuard
 	}
-	guardRoute := caddyhttp.Route{HandlersRaw: []json.RawMessage{json.RawMessage(`{"handler":"gatehouse_guard"}`)}}
-	if err := guardRoute.ProvisionHandlers(ctx, nil); err != nil {
+	route := caddyhttp.Route{Handlers: []caddyhttp.MiddlewareHandler{&Guard{routes: srv.Routes}}}
+	if err := route.ProvisionHandlers(ctx, nil); err != nil {
 		return fmt.Errorf("placing the guard: %w", err)
 	}
-	rest := caddyhttp.Route{Handlers: []caddyhttp.MiddlewareHandler{&guardedRoutes{routes: srv.Routes}}}
-	if err := rest.ProvisionHandlers(ctx, nil); err != nil {
-		return fmt.Errorf("placing the guard: %w", err)
-	}
-	srv.Routes = caddyhttp.RouteList{guardRoute, rest}
+	srv.Routes = caddyhttp.RouteList{route}
 	if srv.Errors != nil && len(srv.Errors.Routes) > 0 {
 		errorGuard := caddyhttp.Route{HandlersRaw: []json.RawMessage{json.RawMessage(`{"handler":"gatehouse_guard"}`)}}
 		srv.Errors.Routes = append(caddyhttp.RouteList{errorGuard}, srv.Errors.Routes...)
@@ -191,30 +200,6 @@ func beingProvisioned(routes caddyhttp.RouteList) bool {
 	return false
 }
 
-// guardedRoutes runs the routes that a server had before the guard was put in
-// front of them. They are compiled once, at the first request: by then Caddy
-// has provisioned them in place.
-type guardedRoutes struct {
-	routes   caddyhttp.RouteList
-	once     sync.Once
-	compiled caddyhttp.Handler
-}
-
-// CaddyModule names the handler in logs; it is not registered.
-func (*guardedRoutes) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "http.handlers.gatehouse_guarded_routes",
-		New: func() caddy.Module { return new(guardedRoutes) },
-	}
-}
-
-func (g *guardedRoutes) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	// The route is the server's last, so next is the same for every request:
-	// the end of the chain.
-	g.once.Do(func() { g.compiled = g.routes.Compile(next) })
-	return g.compiled.ServeHTTP(w, r)
-}
-
 // UnmarshalCaddyfile reads the directive, which has no arguments:
 //
 //	gatehouse_guard
@@ -229,7 +214,6 @@ func (g *Guard) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 var (
 	_ caddyhttp.MiddlewareHandler = (*Guard)(nil)
 	_ caddyfile.Unmarshaler       = (*Guard)(nil)
-	_ caddyhttp.MiddlewareHandler = (*guardedRoutes)(nil)
 	_ http.Flusher                = (*guardWriter)(nil)
 	_ http.Hijacker               = (*guardWriter)(nil)
 )

@@ -9,7 +9,7 @@ import (
 // modules are all that this project adds to Caddy.
 var modules = []caddy.Module{
 	new(App),
-	Guard{}, SessionAuth{}, ClientRateLimit{}, ChunkedUpload{},
+	new(Guard), SessionAuth{}, ClientRateLimit{}, ChunkedUpload{},
 	MatchSession{},
 	MemoryStore{}, RedisStore{},
 	FileSessionStore{}, RedisSessionStore{},

@@ -40,7 +40,7 @@ func (w *walker) route(route caddyhttp.Route, hosts []string) {
 	for _, h := range route.Handlers {
 		w.visit(h, hosts)
 		switch h := h.(type) {
-		case *guardedRoutes:
+		case *Guard:
 			w.routes(h.routes, hosts)
 		case *caddyhttp.Subroute:
 			w.routes(h.Routes, hosts)
