@@ -65,12 +65,12 @@ const limitZone = `client_rate_limit {
 
 func variants() []variant {
 	return []variant{
-		{name: "session, not due", bar: 1.10, site: "session_auth\n", cookie: true},
-		{name: "limit, memory", bar: 1.03, site: fmt.Sprintf(limitZone, "{client_ip}", 1<<40)},
-		{name: "session + limit, memory", bar: 1.12, site: "session_auth\n" + fmt.Sprintf(limitZone, "{client_ip}", 1<<40), cookie: true},
-		{name: "limit, redis, many keys", bar: 1.25, site: fmt.Sprintf(limitZone, "{query.k}", 1<<40), redis: true, script: manyKeys},
-		{name: "limit, redis, one key", bar: 1.25, site: fmt.Sprintf(limitZone, "{client_ip}", 1<<40), redis: true},
-		{name: "refusals, memory", bar: 0.42, site: fmt.Sprintf(limitZone, "{client_ip}", 1), refuse: true},
+		{name: "session", bar: 1.10, site: "session_auth\n", cookie: true},
+		{name: "limit-memory", bar: 1.03, site: fmt.Sprintf(limitZone, "{client_ip}", 1<<40)},
+		{name: "session-limit-memory", bar: 1.12, site: "session_auth\n" + fmt.Sprintf(limitZone, "{client_ip}", 1<<40), cookie: true},
+		{name: "limit-redis-many-keys", bar: 1.25, site: fmt.Sprintf(limitZone, "{query.k}", 1<<40), redis: true, script: manyKeys},
+		{name: "limit-redis-one-key", bar: 1.25, site: fmt.Sprintf(limitZone, "{client_ip}", 1<<40), redis: true},
+		{name: "refusals-memory", bar: 0.42, site: fmt.Sprintf(limitZone, "{client_ip}", 1), refuse: true},
 	}
 }
 
