@@ -48,4 +48,29 @@ func (h processHandler) plus(add func(slog.Handler) slog.Handler) slog.Handler {
 	return h
 }
 
-var _ slog.Handler = processHandler{}
+// featureLogger is the logger that a feature gets. Caddy's own adds a stack
+// trace to every error that is logged in a request's context; the features log
+// faults of stores and backends, where a trace of this process tells nothing.
+func featureLogger(ctx caddy.Context) *slog.Logger {
+	return slog.New(outOfContext{ctx.Slogger().Handler()})
+}
+
+// outOfContext logs without the request's context.
+type outOfContext struct{ slog.Handler }
+
+func (h outOfContext) Handle(_ context.Context, record slog.Record) error {
+	return h.Handler.Handle(context.Background(), record)
+}
+
+func (h outOfContext) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return outOfContext{h.Handler.WithAttrs(attrs)}
+}
+
+func (h outOfContext) WithGroup(name string) slog.Handler {
+	return outOfContext{h.Handler.WithGroup(name)}
+}
+
+var (
+	_ slog.Handler = processHandler{}
+	_ slog.Handler = outOfContext{}
+)

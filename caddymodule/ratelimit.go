@@ -125,7 +125,7 @@ func (l *ClientRateLimit) config(ctx caddy.Context) (ratelimit.Config, error) {
 	}
 	config := ratelimit.Config{
 		Shared: l.app.store.Limits(), ClientAddr: clientIP, IPv6Prefix: l.IPv6Prefix,
-		Headers: l.Headers == nil || *l.Headers, Observer: newLimitObserver(l.Zones), Logger: ctx.Slogger(),
+		Headers: l.Headers == nil || *l.Headers, Observer: newLimitObserver(l.Zones), Logger: featureLogger(ctx),
 	}
 	if l.app.store.Shared() {
 		config.HashSecret = l.app.limitSecret

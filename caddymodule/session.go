@@ -188,7 +188,7 @@ func (s *SessionAuth) Provision(ctx caddy.Context) error {
 		ForwardCookie: s.effective.ForwardCookie,
 		Ring:          app.ring, Store: app.sessions.Store, Shared: app.sessions.Shared,
 		HTTPS: isHTTPS, ClientIP: clientIP, OriginalURI: originalURL,
-		Observer: app.observer, Logger: ctx.Slogger(),
+		Observer: app.observer, Logger: featureLogger(ctx),
 	}
 	fixed := s.effective.fixedSite()
 	settings.Site = func(r *http.Request) string {

@@ -98,7 +98,7 @@ func (u *ChunkedUpload) Provision(ctx caddy.Context) error {
 		OriginalURI:    originalURL,
 		Detach:         detach,
 		Unreached:      unreached,
-		Observer:       &uploadObserver{app}, Logger: ctx.Slogger(),
+		Observer:       &uploadObserver{app}, Logger: featureLogger(ctx),
 	})
 	if err != nil {
 		return err
