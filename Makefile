@@ -36,14 +36,8 @@ bench:
 	@command -v wrk >/dev/null || { echo "for the gateway's figures: apt-get install wrk"; exit 1; }
 	go run -buildvcs=false ./internal/bench $(BENCH_FLAGS)
 
-# go test -fuzz takes one package and one target at a time.
 fuzz:
-	@grep -rl --include='*_test.go' '^func Fuzz' . --exclude-dir=node_modules | xargs -r -n1 dirname | sort -u | while read -r package; do \
-		go test -list '^Fuzz' "$$package" | { grep '^Fuzz' || true; } | while read -r target; do \
-			echo "== $$package $$target"; \
-			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZ_TIME) "$$package" </dev/null; \
-		done; \
-	done
+	@.ci/fuzz $(FUZZ_TIME)
 
 clean:
 	rm -rf bin
