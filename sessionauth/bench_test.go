@@ -20,15 +20,14 @@ func BenchmarkOpenCached(b *testing.B) {
 	g := newGateway(b, func(s *Settings) { s.Observer = nil })
 	cookie := g.signIn(u1)[len(cleared):]
 	ctx := b.Context()
-	o, err := g.open(ctx, "app.example", "__Host-gatehouse", cookie)
-	if err != nil {
+	if _, err := g.open(ctx, "app.example", "__Host-gatehouse", cookie); err != nil {
 		b.Fatal(err)
 	}
 	now := g.now()
 	g.deny("app.example", publicID(newSecret())) // the usual state of a gateway
 	b.ReportAllocs()
 	for b.Loop() {
-		o, err = g.open(ctx, "app.example", "__Host-gatehouse", cookie)
+		o, err := g.open(ctx, "app.example", "__Host-gatehouse", cookie)
 		if err != nil || g.shared.denials.denied(o, now) || o.due(now, g.refreshAfter) {
 			b.Fatal("no hit")
 		}

@@ -16,13 +16,15 @@ var reservedNames = map[string]bool{
 	"": false, "G": false, "Gate": false, "gatehous": false, "-Gatehouse": false, "\x07atehouse-": false, "Gatehou5e-": false,
 }
 
+var reservedSink bool
+
 func TestIsReserved(t *testing.T) {
 	for name, want := range reservedNames {
 		if got := IsReserved(name); got != want {
 			t.Errorf("%q: %v, want %v", name, got, want)
 		}
 	}
-	if n := testing.AllocsPerRun(100, func() { IsReserved("gatehouse_user"); IsReserved("Accept-Encoding") }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { reservedSink = IsReserved("gatehouse_user") != IsReserved("Accept-Encoding") }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

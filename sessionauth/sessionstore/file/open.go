@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/gatehouse-gateway/gatehouse/sessionauth/sessionstore"
 )
@@ -145,11 +146,11 @@ func openDatabase(path string) (*bbolt.DB, error) {
 		},
 	})
 	switch {
-	case errors.Is(err, bbolt.ErrTimeout):
+	case errors.Is(err, bolterrors.ErrTimeout):
 		return nil, fmt.Errorf("%w: %s", ErrLocked, path)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("file session store: %v", err) // gone since a moment ago: not known to be absent
-	case errors.Is(err, bbolt.ErrInvalid), errors.Is(err, bbolt.ErrVersionMismatch), errors.Is(err, bbolt.ErrChecksum):
+	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrVersionMismatch), errors.Is(err, bolterrors.ErrChecksum):
 		return nil, fmt.Errorf("%w: %s: %v", ErrDamaged, path, err)
 	case err != nil:
 		return nil, fmt.Errorf("file session store: opening %s: %w", path, err)

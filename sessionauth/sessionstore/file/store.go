@@ -41,6 +41,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/gatehouse-gateway/gatehouse/sessionauth/sessionstore"
 )
@@ -246,7 +247,7 @@ func (s *Store) read(ctx context.Context, step func(*txn) error) error {
 	err = guarded(func() error {
 		return h.db.View(func(tx *bbolt.Tx) error { return step(s.txn(tx)) })
 	})
-	if errors.Is(err, bbolt.ErrDatabaseNotOpen) {
+	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) {
 		return ErrClosed
 	}
 	return err
