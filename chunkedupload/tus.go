@@ -369,18 +369,12 @@ func (h *Handler) tusPatch(w http.ResponseWriter, r *http.Request, next handler.
 	}
 	q := h.newTusRequest(r, st.Length-offset)
 	q.upload, q.status, q.durable = up, st, offset
-	switch q.may = answerPatch(&st, offset); q.may {
-	case patchGone:
-		_, e := ended(st.Outcome)
-		if e == nil {
-			e = problem.New("upload-closed", nil)
+	q.may = answerPatch(&st, offset)
+	if e := refusePatch(q.may, &st); e != nil {
+		if q.may == patchMismatch {
+			w.Header().Set("Upload-Offset", formatInt(shownOffset(&st)))
 		}
 		return e
-	case patchLocked, patchSettle:
-		return running(nil)
-	case patchMismatch:
-		w.Header().Set("Upload-Offset", formatInt(shownOffset(&st)))
-		return problem.New("upload-offset-mismatch", nil)
 	}
 	q.throughTusd(w, "/"+st.Info.ID, withVersion(http.Header{
 		"Content-Type": {tusMediaType}, "Upload-Offset": {formatInt(offset)},
@@ -394,6 +388,22 @@ func (h *Handler) tusPatch(w http.ResponseWriter, r *http.Request, next handler.
 	}
 	w.Header().Set("Upload-Offset", formatInt(q.durable))
 	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// refusePatch is the refusal of a PATCH that may not go on; nil: it may.
+func refusePatch(may patchAnswer, st *uploadstore.Status) refusal {
+	switch may {
+	case patchGone:
+		if _, e := ended(st.Outcome); e != nil {
+			return e
+		}
+		return problem.New("upload-closed", nil)
+	case patchLocked, patchSettle:
+		return running(nil)
+	case patchMismatch:
+		return problem.New("upload-offset-mismatch", nil)
+	}
 	return nil
 }
 
@@ -490,6 +500,34 @@ func (h *Handler) newInfo(r *http.Request, c *creation) uploadstore.Info {
 			attrExpireAfter: h.cfg.ExpireAfter.String(),
 		},
 	}
+}
+
+// take takes what the request brings. Where other requests moved the upload on
+// since its state was read, and nothing of the body was, it is decided again.
+func (q *tusRequest) take(offset int64, src io.Reader) (int64, error) {
+	for again := 3; ; again-- {
+		if q.may == patchLast {
+			return q.repeatLast(src)
+		}
+		n, err := q.store(offset, src)
+		if !movedOn(err) || n > 0 || q.creation != nil || again == 0 || !q.watch.untouched() {
+			return n, err
+		}
+		st, err := q.h.status(q.r.Context(), q.upload)
+		if err != nil {
+			return 0, err
+		}
+		q.status, q.may, q.storeErr = st, answerPatch(&st, offset), nil
+		if q.refusal = refusePatch(q.may, &st); q.refusal != nil {
+			return 0, q.refusal
+		}
+	}
+}
+
+// movedOn reports an error of beginning to write that tells of another state
+// than the one that was read before.
+func movedOn(err error) bool {
+	return errors.Is(err, uploadstore.ErrOffset) || errors.Is(err, uploadstore.ErrRunning) || errors.Is(err, uploadstore.ErrClosed)
 }
 
 // store takes the body's bytes.

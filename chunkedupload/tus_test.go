@@ -710,3 +710,56 @@ func TestTusIdleStreamYields(t *testing.T) {
 		t.Errorf("the idle PATCH got %+v", patch)
 	}
 }
+
+// Another request completes the upload between the moment at which this one
+// learns where it stands and the moment at which it begins to write.
+func TestTusOvertaken(t *testing.T) {
+	answer := func(status int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
+	}
+	for name, c := range map[string]struct {
+		backend    http.HandlerFunc // of the other request
+		offset     int
+		body       string
+		status     int
+		code       string
+		deliveries int
+	}{
+		"taken":                 {answer(201), 2, "c", 204, "", 1},
+		"refused":               {answer(422), 2, "c", 422, "", 1},
+		"without outcome":       {answer(503), 2, "c", 204, "", 2},
+		"another byte":          {answer(201), 2, "d", 409, "upload-changed", 1},
+		"more bytes":            {answer(201), 1, "bc", 409, "upload-offset-mismatch", 1},
+		"interrupted":           {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 2, "c", 409, "upload-interrupted", 1},
+		"more, and interrupted": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 1, "bc", 409, "upload-interrupted", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := newFakeStore()
+			g := newGateway(t, store, nil)
+			path := g.create(3)
+			g.patch(path, 0, []byte("abc")[:c.offset]).want(t, 204)
+			var once sync.Once
+			store.setFail(func(op string) error {
+				if op == "write" {
+					once.Do(func() {
+						store.setFail(nil)
+						g.backend.set(c.backend)
+						_, err := g.try(t.Context(), "PATCH", path, strings.NewReader("abc"[c.offset:]), "Upload-Offset", formatInt(int64(c.offset)))
+						if err != nil {
+							t.Error(err)
+						}
+						g.backend.set(nil)
+					})
+				}
+				return nil
+			})
+			a := g.patch(path, c.offset, []byte(c.body)).want(t, c.status)
+			if c.code != "" {
+				a.wantCode(t, c.code)
+			}
+			if got := len(g.backend.all()); got != c.deliveries {
+				t.Errorf("%d deliveries, want %d", got, c.deliveries)
+			}
+		})
+	}
+}

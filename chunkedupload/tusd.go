@@ -169,13 +169,7 @@ func (u tusdUpload) GetInfo(context.Context) (tusd.FileInfo, error) {
 
 func (u tusdUpload) WriteChunk(_ context.Context, offset int64, src io.Reader) (int64, error) {
 	q := u.q
-	var n int64
-	var err error
-	if q.may == patchLast {
-		n, err = q.repeatLast(src)
-	} else {
-		n, err = q.store(offset, src)
-	}
+	n, err := q.take(offset, src)
 	if err != nil && q.refusal == nil {
 		q.refusal = storeRefusal(err)
 	}
@@ -298,6 +292,12 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 		b.err = err
 	}
 	return n, err
+}
+
+func (b *watchedBody) untouched() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.read == 0 && !b.end && b.err == nil
 }
 
 func (b *watchedBody) exceeded() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.read > b.allowed }
