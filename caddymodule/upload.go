@@ -159,7 +159,9 @@ func unreached(err error) bool {
 
 // detach copies a request for a delivery that may outlive it: no cancellation,
 // and per-request state of Caddy's own, since the original's is not safe for
-// use after the handler has returned.
+// use after the handler has returned. To what follows the copied request is the
+// one that the client sent. Placeholders that handlers before this one set keep
+// their values.
 func detach(r *http.Request) *http.Request {
 	session := requestSession(r)
 	original, _ := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
@@ -168,7 +170,11 @@ func detach(r *http.Request) *http.Request {
 	if srv == nil {
 		return copied
 	}
-	copied = caddyhttp.PrepareRequest(copied, caddy.NewReplacer(), nil, srv)
+	repl := caddy.NewReplacer()
+	copied = caddyhttp.PrepareRequest(copied, repl, nil, srv)
+	if before, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
+		repl.Map(func(key string) (any, bool) { return placeholderBefore(before, key) })
+	}
 	if vars, ok := copied.Context().Value(caddyhttp.VarsCtxKey).(map[string]any); ok {
 		for name, value := range original {
 			if name != sessionVar {
@@ -178,6 +184,17 @@ func detach(r *http.Request) *http.Request {
 	}
 	announce(copied, session)
 	return copied
+}
+
+// placeholderBefore looks up what handlers have set, and nothing of the other
+// request itself.
+func placeholderBefore(before *caddy.Replacer, key string) (any, bool) {
+	for _, prefix := range []string{"http.request.", "http.response.", "http.vars."} {
+		if strings.HasPrefix(key, prefix) {
+			return nil, false
+		}
+	}
+	return before.Get(key)
 }
 
 var (

@@ -57,7 +57,9 @@ type Config struct {
 	OriginalURI func(*http.Request) *url.URL
 	// Detach makes the request of a delivery, which outlives the given one: its
 	// context must not be cancelled with it, and nothing in it may be shared
-	// with it. Nil: a clone with context.WithoutCancel.
+	// with it. It is given the method, the header and the URI of the creation,
+	// as the client sent that, in the context of the completing request. Nil: a
+	// clone with context.WithoutCancel.
 	Detach func(*http.Request) *http.Request
 	// Unreached reports whether an error of the next handler means that the
 	// application was never reached. Nil: an error of dialling (net.OpError).

@@ -2,6 +2,7 @@ package chunkedupload
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -30,6 +31,10 @@ type delivery struct {
 	next    handler.Handler
 }
 
+// errNoAnswer: the next handler returned and wrote nothing. That confirms
+// nothing: a route without a responder does so too.
+var errNoAnswer = errors.New("chunkedupload: nobody answered the delivery")
+
 // forwardedFields tell of the client's address. The proxy that follows judges
 // whether to believe them, as it does for every request.
 var forwardedFields = []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Forwarded"}
@@ -39,33 +44,34 @@ var forwardedFields = []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forward
 // wrote into a header.
 func (h *Handler) newDelivery(r *http.Request, next handler.Handler, up uploadstore.Upload, st *uploadstore.Status) (*delivery, error) {
 	d := &delivery{upload: up, info: st.Info, length: st.Length, next: next}
-	target, err := targetURL(&st.Info)
+	original, routed, err := targetURLs(&st.Info)
 	if err != nil {
 		return nil, err
 	}
-	out := h.cfg.Detach(r)
+	out := r.WithContext(r.Context()) // a shallow copy
 	out.Header = deliveryHeader(&st.Info, st.Length, r.Header)
 	out.Method, out.Host = st.Info.Target.Method, st.Info.Target.Host
-	out.URL, out.RequestURI = target, target.RequestURI()
+	out.URL, out.RequestURI = original, original.RequestURI()
 	out.ContentLength, out.TransferEncoding = st.Length, nil
 	out.Body, out.GetBody = http.NoBody, nil // without GetBody no transport sends it twice
 	out.Trailer, out.Form, out.PostForm, out.MultipartForm = nil, nil, nil, nil
+	out = h.cfg.Detach(out)
+	out.URL, out.RequestURI = routed, routed.RequestURI()
 	d.request = out
 	return d, nil
 }
 
-// targetURL is where the delivery goes: the creation's path and query as this
-// handler saw them, after whatever rewriting stands before it.
-func targetURL(info *uploadstore.Info) (*url.URL, error) {
-	uri := info.Attributes[attrRouteURI]
-	if uri == "" {
-		uri = info.Target.URI
+// targetURLs are where the delivery goes: the creation's path and query as the
+// client sent them, and as this handler saw them, after whatever rewriting
+// stands before it.
+func targetURLs(info *uploadstore.Info) (original, routed *url.URL, err error) {
+	if original, err = url.ParseRequestURI(info.Target.URI); err == nil {
+		routed, err = url.ParseRequestURI(cmp.Or(info.Attributes[attrRouteURI], info.Target.URI))
 	}
-	target, err := url.ParseRequestURI(uri)
 	if err != nil {
-		return nil, fmt.Errorf("reading the target of upload %s: %w", shortID(info.ID), err)
+		return nil, nil, fmt.Errorf("reading the target of upload %s: %w", shortID(info.ID), err)
 	}
-	return target, nil
+	return original, routed, nil
 }
 
 // deliveryHeader makes the header of a delivery.
@@ -128,14 +134,15 @@ func (h *Handler) send(ctx context.Context, d *delivery) (*exchange, *capture) {
 	}
 
 	x.err, x.panicked = h.call(d, answer, request)
+	x.status, x.header, x.written = answer.seen()
+	if x.status == 0 && x.err == nil {
+		x.err = errNoAnswer
+	}
 	// An error before the first byte was taken from us, as on a kept connection
-	// that the application closed at that moment: it cannot have the upload.
+	// that the application closed at that moment, or on a route without a
+	// responder: nobody can have the upload.
 	x.unreached = x.err != nil && (h.cfg.Unreached(x.err) || d.length > 0 && sent.untouched(d.length))
 	x.bodyErr = sent.fault()
-	if x.err == nil && x.bodyErr == nil {
-		answer.WriteHeader(http.StatusOK) // what net/http does for a handler that wrote nothing
-	}
-	x.status, x.header, x.written = answer.seen()
 	return x, answer
 }
 

@@ -64,7 +64,8 @@ func isTus(r *http.Request) bool { return len(r.Header["Tus-Resumable"]) > 0 }
 // all that decided by the real one.
 func overridesMethod(r *http.Request) bool { return len(r.Header["X-Http-Method-Override"]) > 0 }
 
-// ServeHTTP answers upload requests and passes all others to next untouched.
+// ServeHTTP answers upload requests and passes all others to next untouched. A
+// delivery to which next writes nothing is not answered.
 // The refusals that it returns are *problem.Error; the header fields that
 // belong to them are set.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next handler.Handler) error {
@@ -92,7 +93,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next handler
 // Wrap makes plain middleware of the handler; refusals are written as problem
 // documents.
 func (h *Handler) Wrap(next http.Handler) http.Handler {
-	after := handler.FromHTTP(next)
+	after := handler.Func(func(w http.ResponseWriter, r *http.Request) error {
+		next.ServeHTTP(w, r)
+		if answer, ok := w.(*capture); ok {
+			answer.WriteHeader(http.StatusOK) // what net/http does for a handler that wrote nothing
+		}
+		return nil
+	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// ServeHTTP returns refusals only, since after returns no errors.
 		if e, ok := errors.AsType[*problem.Error](h.ServeHTTP(w, r, after)); ok {
