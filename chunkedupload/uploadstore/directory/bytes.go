@@ -1,5 +1,11 @@
 package directory
 
+import "errors"
+
+// errCutOff: the bytes have been synced before they were acknowledged, so that
+// something else than a gateway or a crash took them away.
+var errCutOff = errors.New("received bytes are gone")
+
 // Bytes are sent on to the disk in windows while more come, so that no more
 // than three windows of an upload wait unwritten in the system's memory. That
 // is for the bound, not for speed: smaller windows made large uploads a quarter
@@ -21,6 +27,16 @@ type bytesFile struct {
 func openBytes(f *folder, offset int64) (*bytesFile, error) {
 	file, err := f.edit("data")
 	return &bytesFile{file: file, offset: offset, window: offset}, err
+}
+
+// reaches says ErrBroken where received bytes are missing from the end: going
+// on behind them would leave a hole that nobody notices.
+func (d *bytesFile) reaches(offset int64) error {
+	stat, err := d.file.os.Stat()
+	if err == nil && stat.Size() < offset {
+		err = broken("data", errCutOff)
+	}
+	return err
 }
 
 func (d *bytesFile) write(b []byte) error {

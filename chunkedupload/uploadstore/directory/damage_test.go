@@ -142,6 +142,41 @@ func TestDamagedFiles(t *testing.T) {
 }
 
 // A broken upload can be deleted, one of a later version cannot.
+// Received bytes that are gone from the disk are not written past, since a hole
+// would be delivered as if it had been sent.
+func TestMissingBytes(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(quickDir(t), "uploads")
+	u, err := testStore(t, Options{Path: path}).Create(t.Context(), uploadstore.Info{ID: killedID, Length: 16, Created: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(u uploadstore.Upload, offset int64) error {
+		w, err := u.Write(t.Context(), uploadstore.WriteOptions{Offset: offset})
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(pattern(offset, offset+8))
+		_, commitErr := w.Commit(t.Context())
+		return errors.Join(err, commitErr, w.Close())
+	}
+	if err := write(u, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(filepath.Join(path, place(killedID), "data"), 7); err != nil {
+		t.Fatal(err)
+	}
+	u = reopened(t, path)
+	for range 2 {
+		if err := write(u, 8); !errors.Is(err, uploadstore.ErrBroken) {
+			t.Errorf("writing behind missing bytes: %v, want ErrBroken", err)
+		}
+	}
+	if s, err := u.Status(t.Context()); err != nil || s.Offset() != 8 || s.Writing {
+		t.Errorf("Status: %+v, %v", s, err)
+	}
+}
+
 func TestDeleteAndSweepSpareLaterVersions(t *testing.T) {
 	path, u := livedIn(t, 0)
 	outcome := filepath.Join(path, place(killedID), "outcome")

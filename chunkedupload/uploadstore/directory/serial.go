@@ -264,6 +264,9 @@ func (w *serialWriter) begin(offset int64) error {
 	if w.data, err = openBytes(w.folder, offset); err != nil {
 		return err
 	}
+	if err := w.data.reaches(offset); err != nil {
+		return errors.Join(err, w.data.close())
+	}
 	now := w.since()
 	w.received.Store(now)
 	w.checked.Store(now)
