@@ -47,25 +47,21 @@ type Session struct {
 // Anonymous reports whether there is no session.
 func (s *Session) Anonymous() bool { return s.ID == "" }
 
-// Claim returns a claim by its name, decoded as encoding/json does with
-// UseNumber, and whether there is one.
-func (s *Session) Claim(name string) (any, bool) {
+// Claim returns the claim at a dot path, decoded as encoding/json does with
+// UseNumber, and whether there is one. A path has names of members, and indexes
+// of lists from 0. At each step a member that has the whole rest of the path as
+// its name wins, so that names with dots can be reached.
+func (s *Session) Claim(path string) (any, bool) {
 	if s.claims == nil {
 		return nil, false
 	}
-	value, ok := s.claims.members()[name]
-	return value, ok
+	return walk(s.claims.members(), path)
 }
 
-// ClaimsPath returns the claim at a dot path as text: names of members, and
-// indexes of lists from 0. Strings are as they are, null is empty, objects and
-// lists are JSON. At each step a member that has the whole rest of the path as
-// its name wins, so that names with dots can be reached.
+// ClaimsPath is Claim as text: strings are as they are, null is empty, objects
+// and lists are JSON.
 func (s *Session) ClaimsPath(path string) (string, bool) {
-	if s.claims == nil {
-		return "", false
-	}
-	value, ok := walk(s.claims.members(), path)
+	value, ok := s.Claim(path)
 	if !ok {
 		return "", false
 	}

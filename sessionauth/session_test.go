@@ -28,6 +28,9 @@ func TestClaims(t *testing.T) {
 	if v, _ := s.Claim("list"); !reflect.DeepEqual(v, []any{"a", map[string]any{"b": "c"}}) {
 		t.Errorf("Claim: %v", v)
 	}
+	if v, ok := s.Claim("list.1.b"); !ok || v != "c" {
+		t.Errorf("Claim by a path: %v", v)
+	}
 	anonymous := new(Session)
 	if _, ok := anonymous.Claim("role"); ok || !anonymous.Anonymous() || s.Anonymous() {
 		t.Error("an anonymous session has claims")
