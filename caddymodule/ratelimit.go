@@ -16,6 +16,7 @@ import (
 
 	"github.com/gatehouse-gateway/gatehouse/internal/problem"
 	"github.com/gatehouse-gateway/gatehouse/ratelimit"
+	"github.com/gatehouse-gateway/gatehouse/sessionauth"
 )
 
 // ClientRateLimit refuses a client's requests over a limit with 429 and
@@ -240,7 +241,7 @@ func (l *ClientRateLimit) ServeHTTP(w http.ResponseWriter, r *http.Request, next
 	if !guarded(r) {
 		return answerProblem(w, r, problem.New("guard-missing", nil))
 	}
-	err := l.limiter.ServeHTTP(w, r, next)
+	err := l.limiter.ServeHTTP(w, r, &kept{next})
 	if err == nil {
 		return nil
 	}
@@ -251,6 +252,15 @@ func (l *ClientRateLimit) ServeHTTP(w http.ResponseWriter, r *http.Request, next
 		l.app.emitLimitExceeded(r, refused)
 	}
 	return answerProblem(w, r, err)
+}
+
+// kept passes an admitted request on. The fields that it got stay on the
+// response whatever session_auth makes of the backend's.
+type kept struct{ next caddyhttp.Handler }
+
+func (k *kept) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
+	sessionauth.KeepHeader(r.Context())
+	return k.next.ServeHTTP(w, r)
 }
 
 // claims tells the settings of the zones.

@@ -312,15 +312,42 @@ func (ex *exchange) call(next handler.Handler, r *http.Request) error {
 // keepHeader cleans the response's header and remembers what is in it before
 // next runs.
 func (ex *exchange) keepHeader() {
+	StripHeader(ex.w.Header())
+	ex.rememberHeader()
+}
+
+// rememberHeader remembers what is in the response's header, without the
+// namespace.
+func (ex *exchange) rememberHeader() {
 	h := ex.w.Header()
-	StripHeader(h)
+	ex.count, ex.more = 0, nil
 	if len(h) > len(ex.before) {
 		ex.more = maps.Clone(h)
+		StripHeader(ex.more)
 		return
 	}
 	for name, values := range h {
-		ex.before[ex.count] = headerField{name, values}
-		ex.count++
+		if !IsReserved(name) {
+			ex.before[ex.count] = headerField{name, values}
+			ex.count++
+		}
+	}
+}
+
+// KeepHeader tells the middlewares that a request has passed that what is in
+// the response's header now is not the backend's: it stays when they drop the
+// backend's response. Commands in it go on counting. It is for handlers between
+// a Middleware and the backend that add fields before they pass the request on.
+func KeepHeader(ctx context.Context) {
+	for ctx != nil {
+		ex, _ := ctx.Value(exchangeKey{}).(*exchange)
+		if ex == nil {
+			return
+		}
+		if !ex.begun {
+			ex.rememberHeader()
+		}
+		ctx = ex.parent
 	}
 }
 
