@@ -142,6 +142,7 @@ type SessionAuth struct {
 	app        *App
 	middleware *sessionauth.Middleware
 	effective  *SessionSettings
+	site       func(*http.Request) string
 }
 
 // SessionRequirement says what happens where a session is required and there is
@@ -191,12 +192,13 @@ func (s *SessionAuth) Provision(ctx caddy.Context) error {
 		Observer: app.observer, Logger: featureLogger(ctx),
 	}
 	fixed := s.effective.fixedSite()
-	settings.Site = func(r *http.Request) string {
+	s.site = func(r *http.Request) string {
 		if fixed != "" {
 			return fixed
 		}
 		return hostSite(r)
 	}
+	settings.Site = s.site
 	if limit := s.effective.MaxLifetime; limit != nil {
 		settings.MaxLifetime = limit.Duration
 		if limit.Off {
@@ -311,6 +313,9 @@ func (s *SessionAuth) ServeHTTP(w http.ResponseWriter, r *http.Request, next cad
 	if err == nil {
 		return nil
 	}
+	if requestSession(r) == nil { // refused: for error routes it is a request without a session
+		announce(r, &sessionauth.Session{Site: s.site(r)})
+	}
 	return answerProblem(w, r, err)
 }
 
@@ -322,20 +327,34 @@ func (a *announced) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	return a.next.ServeHTTP(w, r)
 }
 
-// announce sets the placeholders and variables of a session.
+// announce makes a session the request's: for matchers, other handlers, error
+// routes and placeholders. Of several, with cookies of their own, the last one
+// counts, as it does for the backend.
 func announce(r *http.Request, session *sessionauth.Session) {
-	if session == nil {
+	vars, ok := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
+	if session == nil || !ok {
 		return
 	}
-	if vars, ok := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any); ok {
-		if vars[sessionVar] == any(session) {
-			return // a second session_auth on the route
+	before := vars[sessionVar]
+	if before == any(session) {
+		return // a second session_auth on the route
+	}
+	vars[sessionVar] = session
+	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if !ok {
+		return
+	}
+	repl.Delete("http.auth.user.id") // of an authentication in front, which would hide ours
+	if before != nil {
+		return
+	}
+	repl.Map(func(key string) (any, bool) {
+		session, ok := vars[sessionVar].(*sessionauth.Session)
+		if !ok {
+			return nil, false
 		}
-		vars[sessionVar] = session
-	}
-	if repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
-		repl.Map(func(key string) (any, bool) { return sessionPlaceholder(session, key) })
-	}
+		return sessionPlaceholder(session, key)
+	})
 }
 
 func sessionPlaceholder(session *sessionauth.Session, key string) (any, bool) {
