@@ -130,12 +130,14 @@ func (a *App) loadGuests(ctx caddy.Context) error {
 	return nil
 }
 
-// loadRing refuses a ring that is there but cannot be trusted. One that is away
-// is tried again where it is needed.
+// loadRing reads the ring, anew when an earlier configuration has read it: a
+// reload is how an operator makes a revocation count at once. It refuses a ring
+// that is there but cannot be trusted. One that is away is tried again where it
+// is needed, or stays in use as it was last read.
 func (a *App) loadRing(ctx caddy.Context) error {
 	loadCtx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	err := a.ring.Load(loadCtx)
+	err := a.ring.Reload(loadCtx)
 	switch {
 	case err == nil:
 		return nil

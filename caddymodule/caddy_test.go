@@ -320,6 +320,56 @@ func TestBrokenRingRefusesTheStart(t *testing.T) {
 	}
 }
 
+// A reload makes a revocation count at once, and refuses a ring that has become
+// unreadable.
+func TestReloadReadsTheRing(t *testing.T) {
+	isolate(t)
+	keys := t.TempDir()
+	backend := newSeen(t, app)
+	config := func(extra string) string {
+		return fmt.Sprintf(`{
+		%s
+		gatehouse {
+			key_ring directory {
+				path %s
+			}
+		}
+	}
+	http://localhost:9080 {
+		session_auth
+		%s
+		reverse_proxy %s
+	}`, globals, keys, extra, backend.addr())
+	}
+	start(t, config(""))
+	c := browser(t)
+	get(t, c, site+"/sign-in?user=ada")
+	if got := get(t, c, site+"/").body; got != "user=ada state=active" {
+		t.Fatalf("after sign-in: %q", got)
+	}
+	revocation := filepath.Join(keys, "revocation-all.xml")
+	broken := []byte("<revocation")
+	if err := os.WriteFile(revocation, broken, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := load(config("respond /a a")); err == nil || !strings.Contains(err.Error(), "key_ring") {
+		t.Errorf("broken revocation: %v", err)
+	}
+	if got := get(t, c, site+"/").body; got != "user=ada state=active" {
+		t.Errorf("after the refused reload: %q", got)
+	}
+	whole := []byte(`<revocation version="1"><revocationDate>2999-01-01T00:00:00Z</revocationDate><key id="*" /></revocation>`)
+	if err := os.WriteFile(revocation, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := load(config("respond /a b")); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(t, c, site+"/").body; got != "user= state=" {
+		t.Errorf("after the revocation: %q", got)
+	}
+}
+
 // Contradictions between handlers are refused at start.
 func TestContradictionsAreRefused(t *testing.T) {
 	isolate(t)
