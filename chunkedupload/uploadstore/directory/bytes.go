@@ -36,7 +36,7 @@ func (d *bytesFile) reaches(offset int64) error {
 	if err == nil && stat.Size() < offset {
 		err = broken("data", errCutOff)
 	}
-	return err
+	return full(err)
 }
 
 func (d *bytesFile) write(b []byte) error {

@@ -309,3 +309,58 @@ func TestSweep(t *testing.T) {
 		t.Errorf("the upload itself: %+v, %v", s, err)
 	}
 }
+
+// An id can be all that it takes to use an upload, and errors end in logs.
+func TestErrorsShowNoWholeID(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(quickDir(t), "uploads")
+	s := testStore(t, Options{Path: path})
+	u, err := s.Create(t.Context(), uploadstore.Info{ID: killedID, Length: 16, Created: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := u.Write(t.Context(), uploadstore.WriteOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Every file of the upload becomes a folder that is not empty, in turn, and
+	// then the upload itself becomes a file.
+	folder := filepath.Join(path, place(killedID))
+	var seen []error
+	look := func() {
+		_, err := s.Open(t.Context(), killedID)
+		_, statusErr := u.Status(t.Context())
+		_, writeErr := u.Write(t.Context(), uploadstore.WriteOptions{})
+		_, claimErr := u.Claim(t.Context(), uploadstore.ClaimOptions{})
+		_, settleErr := u.Settle(t.Context(), uploadstore.Outcome{State: uploadstore.StateDone})
+		_, createErr := s.Create(t.Context(), u.(*upload).info)
+		seen = append(seen, err, statusErr, writeErr, claimErr, settleErr, createErr)
+	}
+	for _, name := range []string{"data", "w.0", "claim.0", "outcome", "info"} {
+		_ = os.Remove(filepath.Join(folder, name))
+		if err := os.MkdirAll(filepath.Join(folder, name, "in the way"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		look()
+	}
+	_ = w.(*serialWriter).data.file.os.Close()
+	_, err = w.Write([]byte("a"))
+	seen = append(seen, err, w.Close(), u.Delete(t.Context()))
+	if err := errors.Join(os.RemoveAll(folder), os.WriteFile(folder, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	look()
+	faults := 0
+	for _, err := range seen {
+		if err == nil {
+			continue
+		}
+		faults++
+		if strings.Contains(err.Error(), killedID) {
+			t.Errorf("an error shows the id: %v", err)
+		}
+	}
+	if faults < 20 {
+		t.Errorf("only %d faults", faults)
+	}
+}

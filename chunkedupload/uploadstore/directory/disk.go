@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -54,13 +56,43 @@ func (d *disk) alive() error {
 	return nil
 }
 
-// full marks errors that mean no space as ErrFull.
+// full marks errors that mean no space as ErrFull, and keeps whole ids out of
+// all errors: they end in logs, and an id can be all that it takes to use an
+// upload.
 func full(err error) error {
+	hideIDs(err)
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG) || platformFull(err) {
 		return fmt.Errorf("%w: %w", uploadstore.ErrFull, err)
 	}
 	return err
 }
+
+// hideIDs shortens the ids in the paths of an error of package os.
+func hideIDs(err error) {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		e.Path = shortPath(e.Path)
+	}
+	if e, ok := errors.AsType[*os.LinkError](err); ok {
+		e.Old, e.New = shortPath(e.Old), shortPath(e.New)
+	}
+	if e, ok := errors.AsType[*os.SyscallError](err); ok {
+		hideIDs(e.Err)
+	}
+}
+
+// shortPath shortens the names in a path that begin with an id.
+func shortPath(path string) string {
+	elements := strings.Split(path, string(filepath.Separator))
+	for i, name := range elements {
+		if len(name) >= idLength && validID(name[:idLength]) {
+			elements[i] = shortID(name) + name[idLength:]
+		}
+	}
+	return strings.Join(elements, string(filepath.Separator))
+}
+
+// shortID is what errors and logs show of an id.
+func shortID(id string) string { return id[:min(len(id), 8)] }
 
 func absent(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 func exists(err error) bool { return errors.Is(err, fs.ErrExist) }
@@ -89,7 +121,7 @@ func (f *folder) sub(name string) (*folder, error) {
 	}
 	root, err := f.root.OpenRoot(name)
 	if err != nil {
-		return nil, err
+		return nil, full(err)
 	}
 	return &folder{f.disk, root, path.Join(f.path, name)}, nil
 }
@@ -101,7 +133,8 @@ func (f *folder) open(name string) (*os.File, error) {
 	if err := f.disk.alive(); err != nil {
 		return nil, err
 	}
-	return f.root.Open(name)
+	file, err := f.root.Open(name)
+	return file, full(err)
 }
 
 // has reports whether a file is there.
@@ -113,7 +146,7 @@ func (f *folder) has(name string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return true, file.Close()
+	return true, full(file.Close())
 }
 
 // maxStateFile bounds what is read of a state file; all are far smaller.
@@ -128,7 +161,7 @@ func (f *folder) read(name string) (b []byte, written time.Time, err error) {
 	defer file.Close()
 	stat, err := file.Stat()
 	if err != nil {
-		return nil, time.Time{}, err
+		return nil, time.Time{}, full(err)
 	}
 	if stat.Size() > maxStateFile || !stat.Mode().IsRegular() {
 		return nil, stat.ModTime(), fmt.Errorf("%s: %w", name, errGarbage)
@@ -138,7 +171,7 @@ func (f *folder) read(name string) (b []byte, written time.Time, err error) {
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
 		err = nil
 	}
-	return b[:n], stat.ModTime(), err
+	return b[:n], stat.ModTime(), full(err)
 }
 
 // create makes a file that must not have been there.
@@ -200,7 +233,7 @@ func (f *folder) remove(name string) error {
 	if err := f.step("remove", name); err != nil {
 		return err
 	}
-	return f.root.Remove(name)
+	return full(f.root.Remove(name))
 }
 
 // sync makes names created, renamed or removed in the folder durable, as far
@@ -211,7 +244,7 @@ func (f *folder) sync() error {
 	}
 	dir, err := f.root.Open(".")
 	if err != nil {
-		return err
+		return full(err)
 	}
 	defer dir.Close()
 	if err := dir.Sync(); err != nil && !noDirSync(err) {
@@ -239,7 +272,7 @@ func (f *folder) names(yield func(fs.DirEntry) bool) error {
 			return nil
 		}
 		if err != nil {
-			return err
+			return full(err)
 		}
 	}
 }

@@ -167,7 +167,7 @@ func (u *upload) settleRecords(f *folder, name string, newest time.Time) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(syncData(file), file.Close(), f.sync())
+	return errors.Join(full(syncData(file)), full(file.Close()), f.sync())
 }
 
 // ownJournal returns the journal of that name if this process has it open.

@@ -328,7 +328,7 @@ func (s *Store) Create(ctx context.Context, info uploadstore.Info) (uploadstore.
 		return nil, fmt.Errorf("creating an upload: %w", err)
 	}
 	if err := s.create(root, info.ID, token, seal(kindInfo, payload)); err != nil {
-		return nil, fmt.Errorf("creating upload %s: %w", info.ID, err)
+		return nil, fmt.Errorf("creating upload %s: %w", shortID(info.ID), err)
 	}
 	stored, _, err := decodeInfo(payload) // as a later Open sees it
 	return &upload{store: s, id: info.ID, info: stored}, err

@@ -72,7 +72,7 @@ func (s *Store) discard(root *folder, id string) {
 		err = cmpErr(err, removeAll(root, trash))
 	}
 	if err != nil && !absent(err) && !errors.Is(err, ErrKilled) {
-		s.log.Warn("a deleted upload's files are still there", "upload", id, "error", err)
+		s.log.Warn("a deleted upload's files are still there", "upload", shortID(id), "error", err)
 	}
 }
 

@@ -37,7 +37,7 @@ func (u *upload) folder() (*folder, error) {
 		if stale(err) {
 			u.store.forget(root) // the next call opens it by its path
 		}
-		return nil, fmt.Errorf("opening upload %s: %w", u.id, err)
+		return nil, fmt.Errorf("opening upload %s: %w", shortID(u.id), err)
 	}
 	aborted, err := f.has("aborted")
 	if err == nil && !aborted {
@@ -45,7 +45,7 @@ func (u *upload) folder() (*folder, error) {
 	}
 	f.close()
 	if err != nil {
-		return nil, fmt.Errorf("opening upload %s: %w", u.id, err)
+		return nil, fmt.Errorf("opening upload %s: %w", shortID(u.id), err)
 	}
 	return nil, uploadstore.ErrNotFound
 }
@@ -61,7 +61,7 @@ func (u *upload) with(ctx context.Context, what string, do func(*folder) error) 
 	}
 	defer f.close()
 	if err := do(f); err != nil {
-		return fmt.Errorf("%s %s: %w", what, u.id, err)
+		return fmt.Errorf("%s %s: %w", what, shortID(u.id), err)
 	}
 	return nil
 }
@@ -316,6 +316,7 @@ type reader struct {
 
 func (r *reader) Read(b []byte) (int, error) {
 	n, err := r.SectionReader.Read(b)
+	hideIDs(err)
 	if err == io.EOF {
 		if at, _ := r.Seek(0, io.SeekCurrent); at+r.start() < r.end {
 			err = io.ErrUnexpectedEOF
@@ -338,7 +339,7 @@ func (u *upload) Write(ctx context.Context, o uploadstore.WriteOptions) (uploads
 	}
 	w, err := u.write(ctx, o)
 	if err != nil {
-		return nil, fmt.Errorf("writing upload %s: %w", u.id, err)
+		return nil, fmt.Errorf("writing upload %s: %w", shortID(u.id), err)
 	}
 	return w, nil
 }
