@@ -266,6 +266,39 @@ func TestLimitThroughCaddy(t *testing.T) {
 	}
 }
 
+// Sites are compared in lower case, also those that a configuration names.
+func TestSitesAreLowerCase(t *testing.T) {
+	isolate(t)
+	limit := func(site string) string {
+		return fmt.Sprintf(`client_rate_limit {
+				site %s
+				zone shared {
+					key {query.k}
+					window 1h
+					events 5
+				}
+			}`, site)
+	}
+	start(t, fmt.Sprintf(`{
+		%s
+	}
+	http://localhost:9080 {
+		handle /upper {
+			%s
+			respond "ok"
+		}
+		handle /lower {
+			%s
+			respond "ok"
+		}
+	}`, globals, limit("Shop.Example"), limit("shop.example")))
+	c, client := browser(t), "?k="+rand.Text()
+	get(t, c, site+"/upper"+client)
+	if got := get(t, c, site+"/lower"+client).header.Get("RateLimit"); !strings.HasPrefix(got, `"shared";r=3;`) {
+		t.Errorf("got %q, want one count for both", got)
+	}
+}
+
 // Validation provisions everything and leaves no file behind.
 func TestValidateLeavesNothing(t *testing.T) {
 	isolate(t)

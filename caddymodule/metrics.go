@@ -3,7 +3,6 @@ package caddymodule
 import (
 	"context"
 	"errors"
-	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -209,8 +208,8 @@ func (o *uploadObserver) ObserveUpload(_ context.Context, e chunkedupload.Event)
 
 // emitLimitExceeded tells of a refusal. Events are for operators to act on, and
 // name no client: the request's own fields are in the access log.
-func (a *App) emitLimitExceeded(r *http.Request, refused *ratelimit.Refused) {
-	a.emit("limit_exceeded", map[string]any{"site": siteOf(r, ""), "zone": refused.Zone})
+func (a *App) emitLimitExceeded(site string, refused *ratelimit.Refused) {
+	a.emit("limit_exceeded", map[string]any{"site": site, "zone": refused.Zone})
 }
 
 var (

@@ -249,7 +249,7 @@ func (l *ClientRateLimit) ServeHTTP(w http.ResponseWriter, r *http.Request, next
 		if repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
 			repl.Set("http.client_rate_limit.zone", refused.Zone)
 		}
-		l.app.emitLimitExceeded(r, refused)
+		l.app.emitLimitExceeded(siteOf(r, l.Site), refused)
 	}
 	return answerProblem(w, r, err)
 }

@@ -438,10 +438,10 @@ func originalURL(r *http.Request) *url.URL {
 }
 
 // siteOf returns the site of a request for a handler with the given override:
-// the override, else that of the request's session_auth, else the host.
+// the override in lower case, as all sites are, else that of the request's session_auth, else the host.
 func siteOf(r *http.Request, override string) string {
 	if override != "" {
-		return override
+		return strings.ToLower(override)
 	}
 	if session := requestSession(r); session != nil {
 		return session.Site
