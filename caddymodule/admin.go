@@ -39,8 +39,8 @@ func (Admin) CaddyModule() caddy.ModuleInfo {
 var runningApp atomic.Pointer[App]
 
 // Provision gets the logger.
-func (a *Admin) Provision(ctx caddy.Context) error {
-	a.log = ctx.Logger()
+func (a *Admin) Provision(caddy.Context) error {
+	a.log = caddy.Log().Named("gatehouse.admin")
 	return nil
 }
 
@@ -163,6 +163,7 @@ func (a *Admin) endSession(w http.ResponseWriter, r *http.Request, app *App) err
 		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: errors.New("no such session")}
 	}
 	for _, e := range ended {
+		app.sessions.Shared.Deny(sessionstore.Key{Site: site, ID: e.ID}, app.longestFresh())
 		app.observer.SessionEnded(site, e.User, base64.RawURLEncoding.EncodeToString(e.ID[:]), sessionauth.EndRemoved)
 	}
 	w.WriteHeader(http.StatusNoContent)

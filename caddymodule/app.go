@@ -49,6 +49,7 @@ type App struct {
 	mu      sync.Mutex
 	servers map[*caddyhttp.Server]bool // servers that have a handler of ours
 	onStart []func() error
+	fresh   time.Duration // see noteFresh
 }
 
 // CaddyModule returns the module's ID and constructor.
@@ -206,6 +207,21 @@ func (a *App) register(ctx caddy.Context) (*caddyhttp.Server, error) {
 	defer a.mu.Unlock()
 	a.servers[srv] = true
 	return srv, nil
+}
+
+// noteFresh notes for how long a token of some session_auth is believed without
+// a look at the store.
+func (a *App) noteFresh(d time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fresh = max(a.fresh, d)
+}
+
+// longestFresh returns the longest of these times.
+func (a *App) longestFresh() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.fresh
 }
 
 // atStart runs f when the configuration starts, not when it is only validated.

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -208,6 +209,7 @@ func (s *SessionAuth) Provision(ctx caddy.Context) error {
 	if f := s.effective.OnStoreFailure; f != nil {
 		settings.AcceptStale = time.Duration(f.For)
 	}
+	app.noteFresh(cmp.Or(settings.RefreshAfter, sessionauth.DefaultRefreshAfter) + settings.AcceptStale)
 	manager, err := sessionauth.NewManager(settings)
 	if err != nil {
 		return err

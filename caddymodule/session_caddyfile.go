@@ -116,11 +116,12 @@ func (s *SessionAuth) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	}
 	seen := once{}
 	for d.NextBlock(0) {
+		word := d.Val()
 		if known, err := s.SessionSettings.parse(d, seen); err != nil {
 			return err
 		} else if known {
 			if s.Name != "" {
-				return d.Errf("%s belongs to the settings named %q, in the gatehouse option", d.Val(), s.Name)
+				return d.Errf("%s belongs to the settings named %q, in the gatehouse option", word, s.Name)
 			}
 			continue
 		}

@@ -140,11 +140,24 @@ func (a *App) checkAgreement() error {
 	for i, x := range claims {
 		for _, y := range claims[:i] {
 			if x.what == y.what && x.site == y.site && x.print != y.print && (x.site != "" || mayMeet(x.hosts, y.hosts)) {
-				return fmt.Errorf("%s has different settings in two places of one site", x.what)
+				return fmt.Errorf("%s has different settings in two places of %s: give both the same ones, by a name in the gatehouse option where that is possible", x.what, siteName(x, y))
 			}
 		}
 	}
 	return nil
+}
+
+// siteName names where two claims meet.
+func siteName(x, y claim) string {
+	switch {
+	case x.site != "":
+		return "site " + x.site
+	case len(x.hosts) > 0:
+		return "site " + strings.Join(x.hosts, " ")
+	case len(y.hosts) > 0:
+		return "site " + strings.Join(y.hosts, " ")
+	}
+	return "one site"
 }
 
 // claims tells the settings of the session cookie.

@@ -36,6 +36,15 @@ func (s *Shared) Close() error {
 	return nil
 }
 
+// Deny refuses a session in this gateway at once, whatever its token says. It is
+// for those who end sessions from outside a request, after the store has ended
+// it. Lasting is for how long a token of it could be believed without a look at
+// the store: RefreshAfter and AcceptStale.
+func (s *Shared) Deny(key sessionstore.Key, lasting time.Duration) {
+	now := time.Now()
+	s.denials.add(key, now, now.Add(lasting+denyMargin), false)
+}
+
 // Sizes of the caches. A token takes about 1 KiB, at most about 12.
 const (
 	tokenSlots = 4096

@@ -33,7 +33,6 @@ var Codes = map[string]Entry{
 	"upload-closed":              {http.StatusGone, "Upload closed"},
 	"upload-too-large":           {http.StatusRequestEntityTooLarge, "Upload too large"},
 	"upload-locked":              {http.StatusLocked, "Upload in use"},
-	"upload-running":             {http.StatusConflict, "Upload is being delivered"},
 	"upload-interrupted":         {http.StatusConflict, "Upload interrupted"},
 	"upload-store-unavailable":   {http.StatusServiceUnavailable, "Upload store unavailable"},
 	"upload-store-full":          {http.StatusInsufficientStorage, "Upload store full"},
