@@ -454,6 +454,33 @@ func TestContradictionsAreRefused(t *testing.T) {
 	}
 }
 
+// A site with a name takes its requests for itself: a catch-all site beside it
+// never meets them, on one server or on two.
+func TestCatchAllSiteMayDiffer(t *testing.T) {
+	isolate(t)
+	body := `http://a.localhost:9080 {
+		session_auth {
+			lifetime 5h
+		}
+		respond "a"
+	}
+	:9080 {
+		session_auth
+		respond "all"
+	}`
+	if err := load("{" + globals + "}\n" + body); err != nil {
+		t.Error(err)
+	}
+	err := load("{" + globals + "}\n" + body + `
+	http://a.localhost:9081 {
+		session_auth
+		respond "the same site on another port"
+	}`)
+	if err == nil || !strings.Contains(err.Error(), "a.localhost") {
+		t.Errorf("one site on two ports: %v", err)
+	}
+}
+
 // A secret that is missing stops the start with its name, never its value.
 func TestMissingSecretStopsTheStart(t *testing.T) {
 	isolate(t)

@@ -264,7 +264,7 @@ func (k *kept) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 }
 
 // claims tells the settings of the zones.
-func (l *ClientRateLimit) claims(hosts []string) []claim {
+func (l *ClientRateLimit) claims(at reach) []claim {
 	var claims []claim
 	for _, zone := range l.Zones {
 		shape := *zone
@@ -274,7 +274,7 @@ func (l *ClientRateLimit) claims(hosts []string) []claim {
 		}
 		print, _ := json.Marshal(shape)
 		claims = append(claims, claim{
-			what: fmt.Sprintf("limit zone %q", zone.Name), site: strings.ToLower(l.Site), hosts: hosts, print: string(print),
+			what: fmt.Sprintf("limit zone %q", zone.Name), site: strings.ToLower(l.Site), at: at, print: string(print),
 		})
 	}
 	return claims
