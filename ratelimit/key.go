@@ -4,7 +4,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
-	"hash"
+	"hash/maphash"
 	"net"
 	"net/http"
 	"net/netip"
@@ -60,22 +60,41 @@ func remoteAddress(r *http.Request) string {
 	return host
 }
 
-// hasher makes store keys: HMAC-SHA-256, cut to 128 bits, over length-prefixed
-// parts. Without the secret a store's content tells nobody which addresses or
-// keys it counts.
+// hasher makes store keys of length-prefixed parts. With a secret that gateways
+// share they are HMAC-SHA-256, cut to 128 bits: without the secret a store's
+// content tells nobody which addresses or keys it counts. Keys that never leave
+// this process are made by its own random hash, which is much cheaper.
 type hasher struct{ pool sync.Pool }
 
 func newHasher(secret [32]byte) *hasher {
 	h := &hasher{}
-	h.pool.New = func() any { return &mac{hash: hmac.New(sha256.New, secret[:])} }
+	h.pool.New = func() any {
+		mac, sum := hmac.New(sha256.New, secret[:]), [sha256.Size]byte{}
+		return &keyMaker{hash: func(text []byte) limitstore.Key {
+			mac.Reset()
+			mac.Write(text)
+			return limitstore.Key(mac.Sum(sum[:0])[:16])
+		}}
+	}
 	return h
 }
 
-// mac is a keyed hash with its buffers, so that a key takes no memory.
-type mac struct {
-	hash hash.Hash
+func newProcessHasher() *hasher {
+	h, high, low := &hasher{}, maphash.MakeSeed(), maphash.MakeSeed()
+	h.pool.New = func() any {
+		return &keyMaker{hash: func(text []byte) (key limitstore.Key) {
+			binary.NativeEndian.PutUint64(key[:8], maphash.Bytes(high, text))
+			binary.NativeEndian.PutUint64(key[8:], maphash.Bytes(low, text))
+			return key
+		}}
+	}
+	return h
+}
+
+// keyMaker is a keyed hash with its buffers, so that a key takes no memory.
+type keyMaker struct {
+	hash func(text []byte) limitstore.Key
 	text []byte
-	sum  [sha256.Size]byte
 }
 
 // What a key counts is part of it, so that a client cannot choose a key that
@@ -87,7 +106,7 @@ const (
 )
 
 func (h *hasher) key(z *zone, site, key string, c client) limitstore.Key {
-	m := h.pool.Get().(*mac)
+	m := h.pool.Get().(*keyMaker)
 	defer h.pool.Put(m)
 	m.text = append(m.text[:0], byte(z.Algorithm))
 	m.text = binary.BigEndian.AppendUint64(m.text, uint64(z.Window.Milliseconds()))
@@ -103,9 +122,7 @@ func (h *hasher) key(z *zone, site, key string, c client) limitstore.Key {
 	default:
 		m.text = append(m.text, kindNone)
 	}
-	m.hash.Reset()
-	m.hash.Write(m.text)
-	return limitstore.Key(m.hash.Sum(m.sum[:0])[:16])
+	return m.hash(m.text)
 }
 
 func appendPart(b []byte, part string) []byte {

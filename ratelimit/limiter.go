@@ -143,7 +143,7 @@ func (l *Limiter) decide(header http.Header, r *http.Request, q *question) error
 	}
 	h, err := l.secret.hasher(r.Context())
 	if err != nil {
-		return l.storeFailed(header, r, q, err, processSecret())
+		return l.storeFailed(header, r, q, err, processHasher())
 	}
 	l.name(q, r, h)
 	if q.known = l.config.Shared.remembered(&q.decision); q.known != 0 {

@@ -2,20 +2,15 @@ package ratelimit
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// processSecret keys the hashes of counts that need not mean anything to
+// processHasher hashes the keys of counts that need not mean anything to
 // another process. It outlives configurations, so that their counts do.
-var processSecret = sync.OnceValue(func() *hasher {
-	var secret [32]byte
-	_, _ = rand.Read(secret[:]) // never fails
-	return newHasher(secret)
-})
+var processHasher = sync.OnceValue(newProcessHasher)
 
 // secretRetry is how long a failed look-up of the secret counts.
 const secretRetry = time.Second
@@ -34,7 +29,7 @@ type secretSource struct {
 func newSecretSource(get func(context.Context) ([32]byte, error), timeout time.Duration) *secretSource {
 	s := &secretSource{get: get, timeout: timeout, turn: make(chan struct{}, 1)}
 	if get == nil {
-		s.ready.Store(processSecret())
+		s.ready.Store(processHasher())
 	}
 	return s
 }

@@ -36,6 +36,7 @@ type exchange struct {
 	decision  decision
 
 	begun    bool           // the final response has begun
+	sent     int            // with how many fields in its header; 0: not known
 	hijacked bool           // and the connection is no longer ours
 	conn     closer         // with hijacked
 	refusal  *problem.Error // set: next's response is dropped for it
@@ -289,8 +290,8 @@ func (ex *exchange) serve(next handler.Handler, r *http.Request) error {
 		ex.restoreHeader() // again: what next set since, trailers above all
 		return ex.refusal
 	}
-	if !ex.hijacked {
-		StripHeader(ex.w.Header()) // trailers
+	if h := ex.w.Header(); !ex.hijacked && len(h) != ex.sent {
+		StripHeader(h) // what was added since the header was sent: trailers
 	}
 	return err
 }
@@ -380,7 +381,7 @@ type exchangeContext exchange
 func (c *exchangeContext) Deadline() (time.Time, bool) { return c.parent.Deadline() }
 
 func (c *exchangeContext) Value(key any) any {
-	if key == (exchangeKey{}) {
+	if _, ours := key.(exchangeKey); ours {
 		return (*exchange)(c)
 	}
 	return c.current().Value(key)

@@ -24,6 +24,7 @@ func (ex *exchange) begin(status int) bool {
 	}
 	if !commanded {
 		ex.putDecided(h)
+		ex.sent = len(h)
 		return true
 	}
 	if refusal := ex.obey(raw); refusal != nil {
