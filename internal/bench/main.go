@@ -82,6 +82,14 @@ request = function()
 end
 `
 
+// browserHeaders are what a browser's script sends with a request; both sides
+// of a comparison get them.
+var browserHeaders = []string{
+	"-H", "User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36",
+	"-H", "Accept: application/json", "-H", "Accept-Language: en-GB,en;q=0.9", "-H", "Accept-Encoding: gzip, deflate, br, zstd",
+	"-H", "Sec-Fetch-Site: same-origin", "-H", "Sec-Fetch-Mode: cors", "-H", "Sec-Fetch-Dest: empty",
+}
+
 type bench struct {
 	dir     string
 	binary  string
@@ -166,23 +174,24 @@ func (b *bench) option(redis bool) string {
 // measure prints the median ratio of a variant and reports whether it is
 // within its bar.
 func (b *bench) measure(v variant, rounds int, slice time.Duration) (bool, error) {
-	plain, err := b.start("plain", "", b.proxy())
-	if err != nil {
-		return false, err
-	}
-	defer plain.stop()
-	site := v.site + "handle /sign-in {\n reverse_proxy {$SIGN_IN}\n}\n" + b.proxy()
 	signIn, stopSignIn, err := signInBackend()
 	if err != nil {
 		return false, err
 	}
 	defer stopSignIn()
-	gateway, err := b.start("variant", b.option(v.redis), strings.ReplaceAll(site, "{$SIGN_IN}", signIn))
+	// Both have the same routes and get the same requests; only ours is added.
+	routes := "handle /sign-in {\n reverse_proxy " + signIn + "\n}\n" + b.proxy()
+	plain, err := b.start("plain", "", routes)
+	if err != nil {
+		return false, err
+	}
+	defer plain.stop()
+	gateway, err := b.start("variant", b.option(v.redis), v.site+routes)
 	if err != nil {
 		return false, err
 	}
 	defer gateway.stop()
-	args := []string{}
+	args := slices.Clone(browserHeaders)
 	if v.cookie {
 		cookie, err := signInTo(gateway.addr)
 		if err != nil {
