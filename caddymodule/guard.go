@@ -55,11 +55,14 @@ func guarded(r *http.Request) bool {
 // ServeHTTP cleans the request, passes it on and cleans the response.
 func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	// Error routes see the request a second time: what is there now is ours.
-	if !guarded(r) {
+	vars, _ := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
+	if seen, _ := vars[guardedVar].(bool); !seen {
 		named := sessionauth.ConnectionNamesReserved(r.Header)
 		sessionauth.StripHeader(r.Header)
 		guardRequestTrailers(r)
-		caddyhttp.SetVar(r.Context(), guardedVar, true)
+		if vars != nil {
+			vars[guardedVar] = true
+		}
 		if named {
 			return answerProblem(w, r, problem.New("bad-connection-header", nil))
 		}
@@ -72,7 +75,9 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp
 	}
 	gw := &guardWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
 	err := next.ServeHTTP(gw, r)
-	sessionauth.StripHeader(w.Header()) // trailers, and what an error route would inherit
+	if h := w.Header(); !gw.wroteHeader || len(h) != gw.sent {
+		sessionauth.StripHeader(h) // trailers, or what an error route would inherit
+	}
 	return err
 }
 
@@ -107,12 +112,15 @@ func (t *trailerGuard) Read(p []byte) (int, error) {
 type guardWriter struct {
 	caddyhttp.ResponseWriterWrapper
 	wroteHeader bool
+	sent        int // with how many fields in the header
 }
 
 func (g *guardWriter) WriteHeader(status int) {
 	if !g.wroteHeader {
 		g.wroteHeader = status >= 200 || status == http.StatusSwitchingProtocols
-		sessionauth.StripHeader(g.Header())
+		h := g.Header()
+		sessionauth.StripHeader(h)
+		g.sent = len(h)
 	}
 	g.ResponseWriter.WriteHeader(status)
 }
