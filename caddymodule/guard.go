@@ -75,9 +75,7 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp
 	}
 	gw := &guardWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
 	err := next.ServeHTTP(gw, r)
-	if h := w.Header(); !gw.wroteHeader || len(h) != gw.sent {
-		sessionauth.StripHeader(h) // trailers, or what an error route would inherit
-	}
+	sessionauth.StripHeader(w.Header()) // trailers, and what an error route would inherit
 	return err
 }
 
@@ -112,15 +110,12 @@ func (t *trailerGuard) Read(p []byte) (int, error) {
 type guardWriter struct {
 	caddyhttp.ResponseWriterWrapper
 	wroteHeader bool
-	sent        int // with how many fields in the header
 }
 
 func (g *guardWriter) WriteHeader(status int) {
 	if !g.wroteHeader {
 		g.wroteHeader = status >= 200 || status == http.StatusSwitchingProtocols
-		h := g.Header()
-		sessionauth.StripHeader(h)
-		g.sent = len(h)
+		sessionauth.StripHeader(g.Header())
 	}
 	g.ResponseWriter.WriteHeader(status)
 }
