@@ -43,26 +43,36 @@ func (*Guard) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// guardedVar marks a request that the guard has cleaned.
-const guardedVar = "gatehouse.guarded"
+// passage is what the handlers of this module know of a request on its way
+// through a server. The guard makes it: a request without one was not cleaned.
+type passage struct {
+	// What session_auth found, for matchers, other handlers, placeholders and
+	// error routes. Nil: none ran.
+	session *sessionauth.Session
+	// The same while that session_auth is at work, deliveries of uploads
+	// included: error routes run when it is not.
+	working *sessionauth.Session
+}
 
-// guarded reports whether the guard has seen the request.
-func guarded(r *http.Request) bool {
-	ok, _ := caddyhttp.GetVar(r.Context(), guardedVar).(bool)
-	return ok
+// passageVar is the request's variable that holds its *passage. Error routes
+// have the variables of the request that failed.
+const passageVar = "gatehouse"
+
+// passageOf returns a request's passage, or nil where no guard has seen it.
+func passageOf(r *http.Request) *passage {
+	p, _ := caddyhttp.GetVar(r.Context(), passageVar).(*passage)
+	return p
 }
 
 // ServeHTTP cleans the request, passes it on and cleans the response.
 func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	// Error routes see the request a second time: what is there now is ours.
-	vars, _ := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
-	if seen, _ := vars[guardedVar].(bool); !seen {
+	gw := &guardWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
+	if passageOf(r) == nil {
 		named := sessionauth.ConnectionNamesReserved(r.Header)
 		sessionauth.StripHeader(r.Header)
 		guardRequestTrailers(r)
-		if vars != nil {
-			vars[guardedVar] = true
-		}
+		caddyhttp.SetVar(r.Context(), passageVar, &gw.passage)
 		if named {
 			return answerProblem(w, r, problem.New("bad-connection-header", nil))
 		}
@@ -73,7 +83,6 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp
 		g.once.Do(func() { g.compiled = g.routes.Compile(next) })
 		next = g.compiled
 	}
-	gw := &guardWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
 	err := next.ServeHTTP(gw, r)
 	sessionauth.StripHeader(w.Header()) // trailers, and what an error route would inherit
 	return err
@@ -110,6 +119,7 @@ func (t *trailerGuard) Read(p []byte) (int, error) {
 type guardWriter struct {
 	caddyhttp.ResponseWriterWrapper
 	wroteHeader bool
+	passage     passage // the request's; here to be one allocation with the writer
 }
 
 func (g *guardWriter) WriteHeader(status int) {

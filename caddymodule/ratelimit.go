@@ -238,10 +238,11 @@ func (l *ClientRateLimit) Cleanup() error { return nil }
 
 // ServeHTTP counts the request and passes it on or refuses it.
 func (l *ClientRateLimit) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	if !guarded(r) {
+	p := passageOf(r)
+	if p == nil {
 		return answerProblem(w, r, problem.New("guard-missing", nil))
 	}
-	err := l.limiter.ServeHTTP(w, r, &kept{next})
+	err := l.limiter.ServeHTTP(w, r, &kept{next, p.working})
 	if err == nil {
 		return nil
 	}
@@ -256,10 +257,13 @@ func (l *ClientRateLimit) ServeHTTP(w http.ResponseWriter, r *http.Request, next
 
 // kept passes an admitted request on. The fields that it got stay on the
 // response whatever session_auth makes of the backend's.
-type kept struct{ next caddyhttp.Handler }
+type kept struct {
+	next    caddyhttp.Handler
+	session *sessionauth.Session
+}
 
 func (k *kept) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
-	sessionauth.KeepHeader(r.Context())
+	k.session.KeepHeader()
 	return k.next.ServeHTTP(w, r)
 }
 

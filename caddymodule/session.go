@@ -12,7 +12,6 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/gatehouse-gateway/gatehouse/internal/handler"
 	"github.com/gatehouse-gateway/gatehouse/internal/problem"
 	"github.com/gatehouse-gateway/gatehouse/sessionauth"
 )
@@ -187,8 +186,9 @@ func (s *SessionAuth) Provision(ctx caddy.Context) error {
 		Cookie: s.effective.Cookie, Domain: s.effective.Domain, Path: s.effective.Path, SameSite: sameSite,
 		RefreshAfter: time.Duration(s.effective.RefreshAfter), Grace: time.Duration(s.effective.Grace),
 		Lifetime: time.Duration(s.effective.Lifetime), PersistentLifetime: time.Duration(s.effective.PersistentLifetime),
-		ForwardCookie: s.effective.ForwardCookie,
-		Ring:          app.ring, Store: app.sessions.Store, Shared: app.sessions.Shared,
+		ForwardCookie: s.effective.ForwardCookie, Guarded: true,
+		Ring: app.ring, Store: app.sessions.Store, Shared: app.sessions.Shared,
+		Carry: carry, Carried: carried,
 		HTTPS: isHTTPS, ClientIP: clientIP, OriginalURI: originalURL,
 		Observer: app.observer, Logger: featureLogger(ctx),
 	}
@@ -302,46 +302,38 @@ func (s *SessionAuth) Validate() error {
 	return nil
 }
 
-// sessionVar holds the request's *sessionauth.Session for matchers, other
-// handlers and error routes.
-const sessionVar = "gatehouse.session"
-
 // ServeHTTP does the session work around the rest of the route.
 func (s *SessionAuth) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	if !guarded(r) {
+	p := passageOf(r)
+	if p == nil {
 		return answerProblem(w, r, problem.New("guard-missing", nil))
 	}
-	err := s.middleware.ServeHTTP(w, r, &announced{next: next})
+	err := s.middleware.ServeHTTP(w, r, next)
 	if err == nil {
 		return nil
 	}
-	if requestSession(r) == nil { // refused: for error routes it is a request without a session
-		announce(r, &sessionauth.Session{Site: s.site(r)})
+	if p.session == nil { // refused: for error routes it is a request without a session
+		p.announce(r, &sessionauth.Session{Site: s.site(r)})
 	}
 	return answerProblem(w, r, err)
 }
 
-// announced makes the session known to Caddy before it passes the request on.
-type announced struct{ next caddyhttp.Handler }
-
-func (a *announced) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
-	announce(r, sessionauth.FromContext(r.Context()))
-	return a.next.ServeHTTP(w, r)
+// carry makes a session the request's before it is passed on.
+func carry(r *http.Request, session *sessionauth.Session) {
+	p := passageOf(r)
+	p.working = session
+	if session != nil {
+		p.announce(r, session)
+	}
 }
 
-// announce makes a session the request's: for matchers, other handlers, error
-// routes and placeholders. Of several, with cookies of their own, the last one
-// counts, as it does for the backend.
-func announce(r *http.Request, session *sessionauth.Session) {
-	vars, ok := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
-	if session == nil || !ok {
-		return
-	}
-	before := vars[sessionVar]
-	if before == any(session) {
-		return // a second session_auth on the route
-	}
-	vars[sessionVar] = session
+func carried(r *http.Request) *sessionauth.Session { return passageOf(r).working }
+
+// announce makes a session the request's for everything else. Of several, with
+// cookies of their own, the last one counts, as it does for the backend.
+func (p *passage) announce(r *http.Request, session *sessionauth.Session) {
+	before := p.session
+	p.session = session
 	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if !ok {
 		return
@@ -350,13 +342,7 @@ func announce(r *http.Request, session *sessionauth.Session) {
 	if before != nil {
 		return
 	}
-	repl.Map(func(key string) (any, bool) {
-		session, ok := vars[sessionVar].(*sessionauth.Session)
-		if !ok {
-			return nil, false
-		}
-		return sessionPlaceholder(session, key)
-	})
+	repl.Map(func(key string) (any, bool) { return sessionPlaceholder(p.session, key) })
 }
 
 func sessionPlaceholder(session *sessionauth.Session, key string) (any, bool) {
@@ -387,8 +373,10 @@ func sessionPlaceholder(session *sessionauth.Session, key string) (any, bool) {
 // requestSession returns the session that session_auth found, or nil when it
 // did not run.
 func requestSession(r *http.Request) *sessionauth.Session {
-	session, _ := caddyhttp.GetVar(r.Context(), sessionVar).(*sessionauth.Session)
-	return session
+	if p := passageOf(r); p != nil {
+		return p.session
+	}
+	return nil
 }
 
 // requestUser returns the signed-in user, or "".
@@ -465,5 +453,4 @@ var (
 	_ caddy.Provisioner           = (*SessionAuth)(nil)
 	_ caddy.Validator             = (*SessionAuth)(nil)
 	_ caddyhttp.MiddlewareHandler = (*SessionAuth)(nil)
-	_ handler.Handler             = (*announced)(nil)
 )

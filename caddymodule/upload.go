@@ -137,7 +137,7 @@ func (u *ChunkedUpload) Cleanup() error {
 
 // ServeHTTP speaks the upload protocols and passes everything else on.
 func (u *ChunkedUpload) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	if !guarded(r) {
+	if passageOf(r) == nil {
 		return answerProblem(w, r, problem.New("guard-missing", nil))
 	}
 	if err := u.handler.ServeHTTP(w, r, next); err != nil {
@@ -163,7 +163,6 @@ func unreached(err error) bool {
 // one that the client sent. Placeholders that handlers before this one set keep
 // their values.
 func detach(r *http.Request) *http.Request {
-	session := requestSession(r)
 	original, _ := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
 	srv, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	copied := r.Clone(context.WithoutCancel(r.Context()))
@@ -175,14 +174,17 @@ func detach(r *http.Request) *http.Request {
 	if before, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
 		repl.Map(func(key string) (any, bool) { return placeholderBefore(before, key) })
 	}
-	if vars, ok := copied.Context().Value(caddyhttp.VarsCtxKey).(map[string]any); ok {
-		for name, value := range original {
-			if name != sessionVar {
-				vars[name] = value
-			}
+	vars, _ := copied.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
+	for name, value := range original {
+		vars[name] = value
+	}
+	if before := passageOf(r); before != nil {
+		p := &passage{working: before.working}
+		vars[passageVar] = p
+		if before.session != nil {
+			p.announce(copied, before.session)
 		}
 	}
-	announce(copied, session)
 	return copied
 }
 

@@ -22,6 +22,7 @@ import (
 type exchange struct {
 	w       http.ResponseWriter // the client's
 	parent  context.Context     // the request's
+	outer   *exchange           // of a middleware with another cookie or site in front
 	m       *Manager
 	req     *http.Request
 	cookie  string // its name
@@ -42,8 +43,8 @@ type exchange struct {
 	refusal  *problem.Error // set: next's response is dropped for it
 	line     string         // our Set-Cookie line
 
-	// What was in the header before next ran: the first few fields, all of them
-	// in more where there are too many.
+	// What was in the header before next ran: some fields, and in more those for
+	// which there was no room.
 	before [4]headerField
 	count  int
 	more   http.Header
@@ -250,7 +251,7 @@ func (ex *exchange) ignore(r *http.Request) {
 }
 
 func (ex *exchange) anonymous(r *http.Request) {
-	ex.session = Session{Site: ex.session.Site}
+	ex.session = Session{Site: ex.session.Site, exchange: ex}
 	for _, name := range [...]string{headerUser, headerSession, headerClaims, headerState} {
 		delete(r.Header, name)
 	}
@@ -290,7 +291,7 @@ func (ex *exchange) serve(next handler.Handler, r *http.Request) error {
 		ex.restoreHeader() // again: what next set since, trailers above all
 		return ex.refusal
 	}
-	if h := ex.w.Header(); !ex.hijacked && len(h) != ex.sent {
+	if h := ex.w.Header(); !ex.m.guarded && !ex.hijacked && len(h) != ex.sent {
 		StripHeader(h) // what was added since the header was sent: trailers
 	}
 	return err
@@ -313,24 +314,30 @@ func (ex *exchange) call(next handler.Handler, r *http.Request) error {
 // keepHeader cleans the response's header and remembers what is in it before
 // next runs.
 func (ex *exchange) keepHeader() {
-	StripHeader(ex.w.Header())
-	ex.rememberHeader()
+	if !ex.m.guarded {
+		StripHeader(ex.w.Header()) // trailers too, which rememberHeader leaves
+	}
+	ex.rememberHeader(true)
 }
 
-// rememberHeader remembers what is in the response's header, without the
-// namespace.
-func (ex *exchange) rememberHeader() {
+// rememberHeader remembers the fields of the response's header, those of the
+// namespace apart, which it removes if it is told so.
+func (ex *exchange) rememberHeader(strip bool) {
 	h := ex.w.Header()
 	ex.count, ex.more = 0, nil
-	if len(h) > len(ex.before) {
-		ex.more = maps.Clone(h)
-		StripHeader(ex.more)
-		return
-	}
 	for name, values := range h {
-		if !IsReserved(name) {
+		switch {
+		case IsReserved(name):
+			if strip {
+				delete(h, name)
+			}
+		case ex.more != nil:
+			ex.more[name] = values
+		case ex.count < len(ex.before):
 			ex.before[ex.count] = headerField{name, values}
 			ex.count++
+		default:
+			ex.more = http.Header{name: values}
 		}
 	}
 }
@@ -339,16 +346,15 @@ func (ex *exchange) rememberHeader() {
 // the response's header now is not the backend's: it stays when they drop the
 // backend's response. Commands in it go on counting. It is for handlers between
 // a Middleware and the backend that add fields before they pass the request on.
-func KeepHeader(ctx context.Context) {
-	for ctx != nil {
-		ex, _ := ctx.Value(exchangeKey{}).(*exchange)
-		if ex == nil {
-			return
-		}
+// s is the session of the last of the middlewares, nil where there is none.
+func (s *Session) KeepHeader() {
+	if s == nil {
+		return
+	}
+	for ex := s.exchange; ex != nil; ex = ex.outer {
 		if !ex.begun {
-			ex.rememberHeader()
+			ex.rememberHeader(false)
 		}
-		ctx = ex.parent
 	}
 }
 
@@ -361,21 +367,23 @@ func (ex *exchange) restoreHeader() {
 	for _, field := range ex.before[:ex.count] {
 		h[field.name] = field.values
 	}
+	StripHeader(h)
 	if ex.line != "" {
 		putCookie(h, ex.cookie, ex.line)
 	}
 }
 
-// drop gives up next's response for a refusal: its header goes, its body is
-// swallowed, and its transfer is cancelled.
+// drop gives up next's response for a refusal: its header goes, and its
+// transfer ends, by an error when next writes the first byte of the body, or
+// already now where next has a context of ours.
 func (ex *exchange) drop(refusal *problem.Error) {
 	ex.refusal = refusal
 	ex.restoreHeader()
 	(*exchangeContext)(ex).cancellable().cancel()
 }
 
-// exchangeContext is the context of the request that next gets. It costs
-// nothing until somebody waits for its end.
+// exchangeContext is the context of the request that next gets, where it gets
+// one of ours. It costs nothing until somebody waits for its end.
 type exchangeContext exchange
 
 func (c *exchangeContext) Deadline() (time.Time, bool) { return c.parent.Deadline() }

@@ -18,7 +18,7 @@ func TestKeepHeader(t *testing.T) {
 				w.Header().Set(name, "between")
 			}
 			w.Header().Set("Gatehouse-Session-Start", command)
-			KeepHeader(r.Context())
+			FromContext(r.Context()).KeepHeader()
 			w.Header().Set("X-Backend", "secret")
 			w.WriteHeader(http.StatusOK)
 		})
@@ -38,5 +38,5 @@ func TestKeepHeader(t *testing.T) {
 			t.Errorf("%s: command set before KeepHeader: %v %v", name, err, w.Header())
 		}
 	}
-	KeepHeader(t.Context()) // without a Middleware: nothing
+	FromContext(t.Context()).KeepHeader() // without a Middleware: nothing
 }

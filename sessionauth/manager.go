@@ -50,7 +50,7 @@ type Manager struct {
 	sameSite                     http.SameSite
 	lifetime, persistentLifetime time.Duration
 	maxLifetime                  time.Duration // zero: none
-	forward                      bool
+	forward, guarded             bool
 
 	ring      keyRing
 	store     sessionstore.Store
@@ -88,8 +88,8 @@ func newManager(s Settings, keys keyRing) (*Manager, error) {
 		timing: timing{refreshAfter: s.RefreshAfter, grace: s.Grace, acceptStale: s.AcceptStale},
 		cookie: s.Cookie, domain: s.Domain, path: s.Path, sameSite: s.SameSite,
 		lifetime: s.Lifetime, persistentLifetime: s.PersistentLifetime, maxLifetime: max(s.MaxLifetime, 0),
-		forward: s.ForwardCookie,
-		ring:    keys, store: s.Store, shared: s.Shared, settings: s,
+		forward: s.ForwardCookie, guarded: s.Guarded,
+		ring: keys, store: s.Store, shared: s.Shared, settings: s,
 		observer: s.Observer, log: s.Logger, now: s.Now,
 		protectors: map[purpose]protector{},
 	}

@@ -1,9 +1,9 @@
 package sessionauth
 
 import (
-	"context"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/gatehouse-gateway/gatehouse/internal/handler"
 	"github.com/gatehouse-gateway/gatehouse/internal/problem"
@@ -48,18 +48,24 @@ func (mw *Middleware) ServeHTTP(w http.ResponseWriter, r *http.Request, next han
 	m := mw.manager
 	https := m.settings.HTTPS(r)
 	site, cookie := m.settings.Site(r), m.cookieName(https)
-	if first := findExchange(r.Context(), site, cookie); first != nil {
+	outer := m.carried(r)
+	if first := outer.find(site, cookie); first != nil {
 		return mw.join(first, w, r, next)
 	}
-	if ConnectionNamesReserved(r.Header) {
-		return problem.New("bad-connection-header", nil)
+	if !m.guarded {
+		if ConnectionNamesReserved(r.Header) {
+			return problem.New("bad-connection-header", nil)
+		}
+		StripHeader(r.Header)
 	}
-	StripHeader(r.Header)
 	if m.sameSite == http.SameSiteNoneMode && !https {
 		return errSameSiteNone
 	}
 	ex := &exchange{w: w, parent: r.Context(), m: m, req: r, cookie: cookie, https: https, allowed: mw.route.Commands}
-	ex.session.Site = site
+	ex.session.Site, ex.session.exchange = site, ex
+	if outer != nil {
+		ex.outer = outer.exchange
+	}
 	ex.keepHeader()
 	if refusal := ex.identify(&mw.route); refusal != nil {
 		return refusal
@@ -67,7 +73,36 @@ func (mw *Middleware) ServeHTTP(w http.ResponseWriter, r *http.Request, next han
 	if done, err := mw.require(ex, w, r, true); done {
 		return err
 	}
-	return ex.serve(next, r.WithContext((*exchangeContext)(ex)))
+	if m.settings.Carry == nil {
+		return ex.serve(next, r.WithContext((*exchangeContext)(ex)))
+	}
+	m.settings.Carry(r, &ex.session)
+	if wantsEventStream(r) {
+		// Its body may be silent for long, so that only the context can end it.
+		r = r.WithContext((*exchangeContext)(ex))
+	}
+	err := ex.serve(next, r)
+	m.settings.Carry(r, outer)
+	return err
+}
+
+// carried returns the session of the Middleware that a request has passed last,
+// or nil.
+func (m *Manager) carried(r *http.Request) *Session {
+	if m.settings.Carried != nil {
+		return m.settings.Carried(r)
+	}
+	return FromContext(r.Context())
+}
+
+// wantsEventStream reports whether a request asks for server-sent events.
+func wantsEventStream(r *http.Request) bool {
+	for _, value := range r.Header["Accept"] {
+		if strings.Contains(value, "text/event-stream") {
+			return true
+		}
+	}
+	return false
 }
 
 // join adds what this route asks for to the work of the first middleware.
@@ -141,13 +176,16 @@ func (mw *Middleware) Wrap(next http.Handler) http.Handler {
 // exchangeKey finds the exchange in a request's context.
 type exchangeKey struct{}
 
-// findExchange looks for a first middleware of the same cookie and site.
-func findExchange(ctx context.Context, site, cookie string) *exchange {
-	for {
-		ex, _ := ctx.Value(exchangeKey{}).(*exchange)
-		if ex == nil || ex.cookie == cookie && ex.session.Site == site {
+// find looks for a first middleware of the same cookie and site, from that of
+// the session outwards.
+func (s *Session) find(site, cookie string) *exchange {
+	if s == nil {
+		return nil
+	}
+	for ex := s.exchange; ex != nil; ex = ex.outer {
+		if ex.cookie == cookie && ex.session.Site == site {
 			return ex
 		}
-		ctx = ex.parent
 	}
+	return nil
 }

@@ -41,7 +41,8 @@ type Session struct {
 	// Persistent says that the session outlives the browser.
 	Persistent bool
 
-	claims *claimSet
+	claims   *claimSet
+	exchange *exchange // of the Middleware that found it
 }
 
 // Anonymous reports whether there is no session.
@@ -140,13 +141,12 @@ func (c *claimSet) members() map[string]any {
 	return c.tree
 }
 
-// FromContext returns the session that a Middleware put into the context of
-// the request it passed on: an anonymous one where the request has none, nil
-// where no Middleware ran.
+// FromContext returns the session that a Middleware without Settings.Carry put
+// into the context of the request it passed on: an anonymous one where the
+// request has none, nil where no Middleware ran.
 func FromContext(ctx context.Context) *Session {
-	ex, _ := ctx.Value(exchangeKey{}).(*exchange)
-	if ex == nil {
-		return nil
+	if ex, _ := ctx.Value(exchangeKey{}).(*exchange); ex != nil {
+		return &ex.session
 	}
-	return &ex.session
+	return nil
 }

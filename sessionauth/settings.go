@@ -53,6 +53,19 @@ type Settings struct {
 	// while the store is away. Zero: not at all, such requests get 503.
 	AcceptStale time.Duration
 
+	// Guarded says that something in front keeps the namespace clean: in the
+	// request before the Middleware gets it, in the response after it has passed
+	// the Middleware. It then does neither work a second time.
+	Guarded bool
+
+	// Carry keeps the session of a request that a Middleware is at work on, and
+	// nil in its place when the work is done; Carried returns what it was given
+	// for this request last. They are for servers that have a place for such
+	// things with each request. Nil: in the request's context, where FromContext
+	// finds it, at the price of a copy of the request.
+	Carry   func(*http.Request, *Session)
+	Carried func(*http.Request) *Session
+
 	// ForwardCookie lets the backend see the session cookie.
 	ForwardCookie bool
 
