@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -550,5 +552,112 @@ func TestDocsAdapt(t *testing.T) {
 	}
 	if count < 10 {
 		t.Errorf("only %d Caddyfiles found", count)
+	}
+}
+
+// An error route has a session_auth of its own: that of the route that failed
+// is over when it runs.
+func TestSessionInErrorRoutes(t *testing.T) {
+	isolate(t)
+	backend := newSeen(t, app)
+	start(t, fmt.Sprintf(`{
+		%s
+	}
+	http://localhost:9080 {
+		session_auth
+		error /sign-in "later" 404
+		reverse_proxy %[2]s
+		handle_errors {
+			session_auth
+			reverse_proxy %[2]s
+		}
+	}`, globals, backend.addr()))
+	c := browser(t)
+	get(t, c, site+"/sign-in?user=ada")
+	if got := get(t, c, site+"/").body; got != "user=ada state=active" {
+		t.Errorf("after a sign-in by an error route: %q", got)
+	}
+}
+
+// A session_auth within another adds to it: the session is the same, and its
+// commands count once.
+func TestNestedSessions(t *testing.T) {
+	isolate(t)
+	backend := newSeen(t, app)
+	start(t, fmt.Sprintf(`{
+		%s
+	}
+	http://localhost:9080 {
+		session_auth
+		handle /inner/* {
+			session_auth {
+				require
+			}
+			respond "user {http.auth.user.id}"
+		}
+		handle {
+			session_auth {
+				cookie other
+			}
+			reverse_proxy %s
+		}
+	}`, globals, backend.addr()))
+	c := browser(t)
+	if got := get(t, c, site+"/inner/x"); got.status != 401 {
+		t.Errorf("inner without a session: %d", got.status)
+	}
+	get(t, c, site+"/sign-in?user=ada") // of the cookie "other", which is nearer to the backend
+	if got := get(t, c, site+"/").body; got != "user=ada state=active" {
+		t.Errorf("the nearer of two cookies: %q", got)
+	}
+	if got := get(t, c, site+"/inner/x"); got.status != 401 {
+		t.Errorf("the other cookie counted: %d %q", got.status, got.body)
+	}
+}
+
+// A dropped response is cut at once where it is an event stream, whose body may
+// be silent, and at its next byte else.
+func TestDroppedResponsesEnd(t *testing.T) {
+	isolate(t)
+	ended := make(chan string, 2)
+	backend := newSeen(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Gatehouse-Session-Start", `{"user":1}`)
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		if r.URL.Path == "/bytes" {
+			for r.Context().Err() == nil {
+				fmt.Fprintln(w, "secret")
+				_ = http.NewResponseController(w).Flush()
+			}
+		}
+		<-r.Context().Done()
+		ended <- r.URL.Path
+	})
+	start(t, fmt.Sprintf(`{
+		%s
+	}
+	http://localhost:9080 {
+		session_auth
+		reverse_proxy %s
+	}`, globals, backend.addr()))
+	for path, accept := range map[string]string{"/bytes": "*/*", "/silent": "text/event-stream"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		r, _ := http.NewRequestWithContext(ctx, http.MethodGet, site+path, nil)
+		r.Header.Set("Accept", accept)
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		body, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		if res.StatusCode != 502 || strings.Contains(string(body), "secret") {
+			t.Errorf("%s: %d %s", path, res.StatusCode, body)
+		}
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			t.Errorf("%s: the backend's response did not end", path)
+		}
 	}
 }
