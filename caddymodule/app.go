@@ -117,6 +117,9 @@ func (a *App) loadGuests(ctx caddy.Context) error {
 				return fmt.Errorf("session_store: %w", err)
 			}
 		}
+		if begins, ok := provider.(interface{ Begin() error }); ok {
+			a.atStart(begins.Begin)
+		}
 		a.sessions = provider.Sessions()
 	}
 

@@ -64,6 +64,11 @@ var (
 		Help: "1 while the limit store is given up and only probed, else 0.",
 	})
 
+	redisMayEvict = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "gatehouse_redis_may_evict",
+		Help: "1 while a Redis server's maxmemory-policy lets it evict keys, else 0, by server.",
+	}, []string{"server"})
+
 	uploadEvents = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "gatehouse_upload_events_total",
 		Help: "What happened to uploads, by event.",
@@ -89,7 +94,7 @@ func registerMetrics(registry *prometheus.Registry) error {
 	for _, c := range []prometheus.Collector{
 		sessionDecisions, sessionStoreSeconds, sessionStoreErrors, sessionCommands, sessionsStarted, sessionsEnded,
 		limitDecisions, limitRemembered, limitStoreSeconds, limitStoreErrors, limitBreakerOpen,
-		uploadEvents, uploadBytes, uploadDeliverySeconds,
+		redisMayEvict, uploadEvents, uploadBytes, uploadDeliverySeconds,
 	} {
 		if err := registry.Register(c); err != nil {
 			if _, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); !ok {

@@ -92,6 +92,7 @@ type RedisSessionStore struct {
 	RedisSettings
 
 	sessions *SessionKeeper
+	entry    *redisEntry // nil: the store's
 	held     held
 }
 
@@ -109,7 +110,15 @@ func (s *RedisSessionStore) Provision(caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	s.sessions, s.held = entry.sessions, h
+	s.sessions, s.entry, s.held = entry.sessions, entry, h
+	return nil
+}
+
+// Begin starts to watch whether the server may evict keys.
+func (s *RedisSessionStore) Begin() error {
+	if s.entry != nil {
+		s.entry.begin()
+	}
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -232,6 +233,10 @@ func pooledRedis(module caddy.Module, s *RedisSettings) (*redisEntry, held, erro
 
 type redisEntry struct {
 	conn     *redisconn.Conn
+	server   string // its address
+	log      *slog.Logger
+	begun    sync.Once
+	policy   *policyWatch
 	limits   *ratelimit.Shared
 	values   shortlived.Store
 	sessions *SessionKeeper
@@ -245,15 +250,23 @@ func newRedisEntry(o redisconn.Options, log *slog.Logger) (*redisEntry, error) {
 	local := limitmemory.New(limitmemory.Options{MaxBytes: int64(defaultMemory / 2)})
 	return &redisEntry{
 		conn:     conn,
+		server:   o.Address,
+		log:      log,
 		limits:   ratelimit.NewShared(limitredis.New(conn), ratelimit.SharedOptions{Timeout: conn.Timeout(), Local: local}),
 		values:   valueredis.New(valueredis.Options{Conn: conn, Logger: log}),
 		sessions: newSessionKeeper(sessionredis.New(sessionredis.Options{Conn: conn, Logger: log})),
 	}, nil
 }
 
+// begin starts what must not run for a configuration that is only validated.
+func (e *redisEntry) begin() {
+	e.begun.Do(func() { e.policy = watchPolicy(e.conn, e.server, e.log) })
+}
+
 // Destruct closes the connections.
 func (e *redisEntry) Destruct() error {
-	return closeAll(e.limits.Close, e.sessions.Shared.Close, e.conn.Close)
+	e.begun.Do(func() {}) // a begin at the same time is over then, and none comes later
+	return closeAll(e.policy.stop, e.limits.Close, e.sessions.Shared.Close, e.conn.Close)
 }
 
 // RedisStore keeps limits, short-lived values and (unless configured
@@ -296,8 +309,11 @@ func (s *RedisStore) Shared() bool { return true }
 // Sessions keeps sessions in the same Redis.
 func (s *RedisStore) Sessions() *SessionKeeper { return s.entry.sessions }
 
-// Begin has nothing to apply.
-func (s *RedisStore) Begin() error { return nil }
+// Begin starts to watch whether the server may evict keys.
+func (s *RedisStore) Begin() error {
+	s.entry.begin()
+	return nil
+}
 
 // Ping asks Redis for a sign of life.
 func (s *RedisStore) Ping(ctx context.Context) error { return s.entry.conn.Ping(ctx) }
