@@ -120,3 +120,51 @@ func TestUnansweredDeliveryIsNoSuccess(t *testing.T) {
 		t.Errorf("switched protocols: %d %s", got.status, got.body)
 	}
 }
+
+// A delivery keeps the session of the request that it came from, also where a
+// session_auth behind chunked_upload asks for one.
+func TestDeliveryKeepsTheSession(t *testing.T) {
+	isolate(t)
+	backend := newSeen(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			app(w, r)
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+	})
+	start(t, fmt.Sprintf(`{
+		%s
+	}
+	http://localhost:9080 {
+		route {
+			session_auth
+			chunked_upload /files*
+			session_auth /files* {
+				require
+			}
+			reverse_proxy %s
+		}
+	}`, globals, backend.addr()))
+	signedIn := get(t, browser(t), site+"/sign-in?user=ada")
+	cookie, _, _ := strings.Cut(signedIn.header.Get("Set-Cookie"), ";")
+	if !strings.HasPrefix(cookie, "gatehouse=") {
+		t.Fatalf("no cookie: %d %v", signedIn.status, signedIn.header)
+	}
+	for _, c := range []struct {
+		cookie, user string
+		status       int
+	}{{cookie, "ada", 204}, {"", "", 401}} {
+		created := tus(t, "POST", site+"/files", "", "Upload-Length", "4", "Cookie", c.cookie)
+		if created.status != 201 {
+			t.Fatalf("user %q: creation: %d %s", c.user, created.status, created.body)
+		}
+		before := backend.count()
+		sent := tus(t, "PATCH", site+created.header.Get("Location"), "data", "Upload-Offset", "0", "Cookie", c.cookie)
+		if sent.status != c.status || (backend.count() > before) != (c.user != "") {
+			t.Errorf("user %q: %d %s, %d deliveries", c.user, sent.status, sent.body, backend.count()-before)
+		}
+		if header, _ := backend.last(t); c.user != "" && (header.Get("Gatehouse-User") != c.user || header.Get("Gatehouse-Session") == "") {
+			t.Errorf("user %q: the delivery had %v", c.user, header)
+		}
+	}
+}
