@@ -53,6 +53,7 @@ type variant struct {
 	redis  bool
 	cookie bool   // sign in first
 	script string // Lua for wrk
+	bare   bool   // no header of a browser, only the cookie
 	refuse bool   // answers are 429
 }
 
@@ -70,6 +71,7 @@ func variants() []variant {
 		{name: "session", bar: 1.10, goal: true, site: "session_auth\n", cookie: true},
 		{name: "limit-memory", bar: 1.03, goal: true, site: fmt.Sprintf(limitZone, "{client_ip}", 1<<40)},
 		{name: "session-limit-memory", bar: 1.12, site: "session_auth\n" + fmt.Sprintf(limitZone, "{client_ip}", 1<<40), cookie: true},
+		{name: "session-limit-memory-bare", bar: 1.12, site: "session_auth\n" + fmt.Sprintf(limitZone, "{client_ip}", 1<<40), cookie: true, bare: true},
 		{name: "limit-redis-many-keys", bar: 1.25, site: fmt.Sprintf(limitZone, "{query.k}", 1<<40), redis: true, script: manyKeys},
 		{name: "limit-redis-one-key", bar: 1.25, site: fmt.Sprintf(limitZone, "{client_ip}", 1<<40), redis: true},
 		{name: "refusals-memory", bar: 0.42, site: fmt.Sprintf(limitZone, "{client_ip}", 1), refuse: true},
@@ -226,7 +228,10 @@ func (b *bench) sample(f *figures, v variant, rounds int, slice time.Duration) e
 		return err
 	}
 	defer gateway.stop()
-	args := slices.Clone(browserHeaders)
+	var args []string
+	if !v.bare {
+		args = slices.Clone(browserHeaders)
+	}
 	if v.cookie {
 		cookie, err := signInTo(gateway.addr)
 		if err != nil {
