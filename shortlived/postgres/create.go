@@ -20,35 +20,29 @@ const (
 
 // creation is the state of creating the table.
 type creation struct {
-	mu      sync.Mutex
-	made    time.Time // last success
-	refused error
-	until   time.Time // of refused
+	mu    sync.Mutex
+	tried time.Time // end of the last attempt
+	err   error     // its outcome
 }
 
 // create creates the table unless it is there. Of several callers at once, in
-// this gateway and in others, one does.
+// this gateway and in others, one does; those who waited for it share its
+// outcome, so it does not depend on any one caller's patience.
 func (s *Store) create(ctx context.Context) error {
 	asked := time.Now()
 	c := &s.table
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.made.After(asked) {
-		return nil // while this caller waited
+	refused := c.err != nil && !pgconn.Unavailable(c.err)
+	if c.tried.After(asked) || (refused && time.Since(c.tried) < createPause) {
+		return c.err
 	}
-	if c.refused != nil && time.Now().Before(c.until) {
-		return c.refused
-	}
-	ctx, cancel := context.WithTimeout(ctx, max(createTimeout, s.conn.Timeout()))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(createTimeout, s.conn.Timeout()))
 	defer cancel()
-	err := s.conn.Script(ctx, s.sql.create)
-	if err == nil {
-		c.made, c.refused = time.Now(), nil
-		return nil
+	c.err = s.conn.Script(ctx, s.sql.create)
+	if c.err != nil {
+		c.err = fmt.Errorf("the table does not exist and cannot be created: %w; let an administrator run: %s", c.err, s.sql.schema)
 	}
-	err = fmt.Errorf("the table does not exist and cannot be created: %w; let an administrator run: %s", err, s.sql.schema)
-	if !pgconn.Unavailable(err) {
-		c.refused, c.until = err, time.Now().Add(createPause)
-	}
-	return err
+	c.tried = time.Now()
+	return c.err
 }

@@ -197,7 +197,8 @@ func (s *Store) row(ctx context.Context, dest []any, sql string, args ...any) (f
 
 // run bounds a statement in time. When the table is missing, the statement has
 // done nothing: the table is created and the statement sent again. A call that
-// was cancelled before is not sent.
+// was cancelled before is not sent. Only the call that meets a missing table
+// may take longer than the connection's timeout, up to 5 s.
 func (s *Store) run(ctx context.Context, statement func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/url"
 	"os"
 	"strings"
@@ -357,18 +358,21 @@ func TestCleanupWithoutATable(t *testing.T) {
 	}
 }
 
-// role makes a user who may log in and no more.
-func role(t *testing.T, admin *pgconn.Conn, name, more string) string {
+// role makes a user who may log in and no more, and returns the user's name and
+// URL.
+func role(t *testing.T, admin *pgconn.Conn) (name, url string) {
 	t.Helper()
-	if err := admin.Script(t.Context(), `CREATE ROLE `+name+` LOGIN; `+more); err != nil {
+	name = fmt.Sprint("role", tables.Add(1))
+	if err := admin.Script(t.Context(), `CREATE ROLE `+name+` LOGIN`); err != nil {
 		t.Fatal(err)
 	}
-	return server.UserDSN(name, "secret-password")
+	return name, server.UserDSN(name, "secret-password")
 }
 
 func TestAUserWithoutTheRightToCreate(t *testing.T) {
 	admin, table := connect(t, pgconn.Options{}), newTable()
-	s, _ := open(t, table, pgconn.Options{URL: role(t, admin, "nocreate", "")})
+	user, dsn := role(t, admin)
+	s, _ := open(t, table, pgconn.Options{URL: dsn})
 	_, err := s.TryAdd(t.Context(), "k", []byte("v"), time.Hour)
 	schema, schemaErr := Schema(table)
 	if schemaErr != nil {
@@ -389,7 +393,7 @@ func TestAUserWithoutTheRightToCreate(t *testing.T) {
 	if _, err := s.Get(t.Context(), "k"); !errors.Is(err, pgconn.ErrPermission) || errors.Is(err, shortlived.ErrNotFound) {
 		t.Errorf("without rights on the table: got %v, want ErrPermission", err)
 	}
-	if err := admin.Script(t.Context(), `GRANT SELECT, INSERT, UPDATE, DELETE ON `+quoted(t, table)+` TO nocreate`); err != nil {
+	if err := admin.Script(t.Context(), `GRANT SELECT, INSERT, UPDATE, DELETE ON `+quoted(t, table)+` TO `+user); err != nil {
 		t.Fatal(err)
 	}
 	if added, err := s.TryAdd(t.Context(), "k", []byte("v"), time.Hour); err != nil || !added {
@@ -404,15 +408,16 @@ func TestAUserWithoutTheRightToCreate(t *testing.T) {
 }
 
 func TestASchemaOfItsOwn(t *testing.T) {
-	admin := connect(t, pgconn.Options{})
-	s, _ := open(t, `Own "s.`+strings.Repeat("t", 63), pgconn.Options{})
+	admin, schema := connect(t, pgconn.Options{}), newTable()
+	table := schema + "." + strings.Repeat("t", 63)
+	s, _ := open(t, table, pgconn.Options{})
 	if _, err := s.Get(t.Context(), "k"); err == nil || errors.Is(err, shortlived.ErrNotFound) || pgconn.Code(err) != pgconn.CodeInvalidSchema {
 		t.Errorf("without the schema: got %v", err)
 	}
-	if err := admin.Script(t.Context(), `CREATE SCHEMA "Own ""s"`); err != nil {
+	if err := admin.Script(t.Context(), `CREATE SCHEMA `+quoted(t, schema)); err != nil {
 		t.Fatal(err)
 	}
-	s, _ = open(t, `Own "s.`+strings.Repeat("t", 63), pgconn.Options{})
+	s, _ = open(t, table, pgconn.Options{})
 	if added, err := s.TryAdd(t.Context(), "k", nil, time.Hour); err != nil || !added {
 		t.Errorf("with the schema: got %v, %v", added, err)
 	}
@@ -420,7 +425,10 @@ func TestASchemaOfItsOwn(t *testing.T) {
 
 func TestReadOnly(t *testing.T) {
 	admin, table := connect(t, pgconn.Options{}), newTable()
-	dsn := role(t, admin, "reader", `GRANT pg_write_all_data, pg_read_all_data TO reader`)
+	user, dsn := role(t, admin)
+	if err := admin.Script(t.Context(), `GRANT pg_write_all_data, pg_read_all_data TO `+user); err != nil {
+		t.Fatal(err)
+	}
 	owner, _ := open(t, table, pgconn.Options{})
 	if _, err := owner.TryAdd(t.Context(), "k", []byte("v"), time.Hour); err != nil {
 		t.Fatal(err)
@@ -439,7 +447,7 @@ func TestReadOnly(t *testing.T) {
 	if n, err := s.Increment(t.Context(), "n", 1, time.Hour); err != nil || n != 1 {
 		t.Errorf("after another connection was made: got %d, %v", n, err)
 	}
-	if err := admin.Script(t.Context(), `ALTER ROLE reader SET default_transaction_read_only = on`); err != nil {
+	if err := admin.Script(t.Context(), `ALTER ROLE `+user+` SET default_transaction_read_only = on`); err != nil {
 		t.Fatal(err)
 	}
 	s, _ = open(t, table, pgconn.Options{URL: dsn})
@@ -577,6 +585,42 @@ func TestErrorsNameNoKeysOrValues(t *testing.T) {
 		if !errors.Is(err, pgconn.ErrUnavailable) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("got %v, want an error without the key and value", err)
 		}
+	}
+}
+
+// TestLimitsWithRandomBytes stores the longest key and value, which cannot be
+// compressed on their way into the index and the table.
+func TestLimitsWithRandomBytes(t *testing.T) {
+	s, _ := open(t, newTable(), pgconn.Options{})
+	var seed [32]byte
+	random := rand.NewChaCha8(seed)
+	key, value := make([]byte, shortlived.MaxKey), make([]byte, shortlived.MaxValue)
+	_, _ = random.Read(key)
+	_, _ = random.Read(value)
+	if added, err := s.TryAdd(t.Context(), string(key), value, time.Hour); err != nil || !added {
+		t.Fatalf("TryAdd: got %v, %v", added, err)
+	}
+	if _, err := s.Increment(t.Context(), string(key), 1, time.Hour); !errors.Is(err, shortlived.ErrNotCounter) {
+		t.Errorf("Increment: got %v, want ErrNotCounter", err)
+	}
+	if v, err := s.Take(t.Context(), string(key)); err != nil || !bytes.Equal(v, value) {
+		t.Errorf("Take: got %d bytes, %v", len(v), err)
+	}
+	if _, err := s.TryAdd(t.Context(), string(key)+"k", nil, time.Hour); !errors.Is(err, shortlived.ErrInvalid) {
+		t.Errorf("too long a key: got %v", err)
+	}
+	if _, err := s.TryAdd(t.Context(), "k", append(value, 0), time.Hour); !errors.Is(err, shortlived.ErrInvalid) {
+		t.Errorf("too long a value: got %v", err)
+	}
+}
+
+func TestFullDiskIsFull(t *testing.T) {
+	full := fault("adding", &pgconn.Error{Kind: pgconn.ErrDiskFull, Code: "53100"})
+	if !errors.Is(full, shortlived.ErrFull) || !errors.Is(full, pgconn.ErrDiskFull) {
+		t.Errorf("got %v, want ErrFull", full)
+	}
+	if err := fault("adding", &pgconn.Error{Kind: pgconn.ErrUnavailable}); errors.Is(err, shortlived.ErrFull) {
+		t.Errorf("got %v, want no ErrFull", err)
 	}
 }
 
