@@ -615,6 +615,93 @@ func TestNestedSessions(t *testing.T) {
 	}
 }
 
+// cookieFrom signs in at a path and returns the cookie's name and value.
+func cookieFrom(t *testing.T, path string) string {
+	t.Helper()
+	signedIn := get(t, browser(t), site+path)
+	cookie, _, _ := strings.Cut(signedIn.header.Get("Set-Cookie"), ";")
+	if cookie == "" {
+		t.Fatalf("no cookie from %s: %d %s", path, signedIn.status, signedIn.body)
+	}
+	return cookie
+}
+
+// with fetches a path with a Cookie field.
+func with(t *testing.T, cookie, path string) answer {
+	t.Helper()
+	return tus(t, http.MethodGet, site+path, "", "Cookie", cookie)
+}
+
+// What the backend, placeholders and error routes see is the session of the
+// session_auth that is nearest to them, also where that one found none: never
+// what another one or a handler in front has written.
+func TestNearestSessionCounts(t *testing.T) {
+	isolate(t)
+	backend := newSeen(t, app)
+	start(t, fmt.Sprintf(`{
+		%s
+	}
+	http://localhost:9080 {
+		handle_path /ada/* {
+			session_auth
+			reverse_proxy %[2]s
+		}
+		handle_path /bob/* {
+			session_auth {
+				cookie other
+			}
+			reverse_proxy %[2]s
+		}
+		handle_path /front/* {
+			route {
+				request_header Gatehouse-User eve
+				session_auth
+				reverse_proxy %[2]s
+			}
+		}
+		handle_path /vars/* {
+			route {
+				vars gatehouse on
+				session_auth
+				vars gatehouse off
+				reverse_proxy %[2]s
+			}
+		}
+		handle {
+			route {
+				session_auth
+				session_auth {
+					cookie other
+				}
+				error /fail "x" 404
+				error /again "x" 410
+				reverse_proxy %[2]s
+			}
+		}
+		handle_errors 404 {
+			respond "user={http.auth.user.id} header={http.request.header.Gatehouse-User}"
+		}
+		handle_errors 410 {
+			session_auth
+			reverse_proxy %[2]s
+		}
+	}`, globals, backend.addr()))
+	ada, bob := cookieFrom(t, "/ada/sign-in?user=ada"), cookieFrom(t, "/bob/sign-in?user=bob")
+	for _, c := range []struct{ what, cookie, path, want string }{
+		{"both", ada + "; " + bob, "/", "user=bob state=active"},
+		{"the outer alone", ada, "/", "user= state="},
+		{"the inner unreadable", ada + "; other=junk", "/", "user= state="},
+		{"an error route", ada + "; " + bob, "/fail", "user=bob header=bob"},
+		{"an error route with a session_auth", ada, "/again", "user= state="},
+		{"a handler in front", "", "/front/", "user= state="},
+		{"a variable of a like name", ada, "/vars/", "user=ada state=active"},
+	} {
+		if got := with(t, c.cookie, c.path).body; got != c.want {
+			t.Errorf("%s: %q, want %q", c.what, got, c.want)
+		}
+	}
+}
+
 // A dropped response is cut at once where it is an event stream, whose body may
 // be silent, and at its next byte else.
 func TestDroppedResponsesEnd(t *testing.T) {

@@ -56,7 +56,7 @@ type passage struct {
 
 // passageVar is the request's variable that holds its *passage. Error routes
 // have the variables of the request that failed.
-const passageVar = "gatehouse"
+const passageVar = "gatehouse.passage"
 
 // passageOf returns a request's passage, or nil where no guard has seen it.
 func passageOf(r *http.Request) *passage {

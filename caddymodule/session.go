@@ -308,6 +308,8 @@ func (s *SessionAuth) ServeHTTP(w http.ResponseWriter, r *http.Request, next cad
 	if p == nil {
 		return answerProblem(w, r, problem.New("guard-missing", nil))
 	}
+	outer := p.working
+	defer func() { p.working = outer }()
 	err := s.middleware.ServeHTTP(w, r, next)
 	if err == nil {
 		return nil
@@ -320,14 +322,18 @@ func (s *SessionAuth) ServeHTTP(w http.ResponseWriter, r *http.Request, next cad
 
 // carry makes a session the request's before it is passed on.
 func carry(r *http.Request, session *sessionauth.Session) {
-	p := passageOf(r)
-	p.working = session
-	if session != nil {
+	if p := passageOf(r); p != nil {
+		p.working = session
 		p.announce(r, session)
 	}
 }
 
-func carried(r *http.Request) *sessionauth.Session { return passageOf(r).working }
+func carried(r *http.Request) *sessionauth.Session {
+	if p := passageOf(r); p != nil {
+		return p.working
+	}
+	return nil
+}
 
 // announce makes a session the request's for everything else. Of several, with
 // cookies of their own, the last one counts, as it does for the backend.

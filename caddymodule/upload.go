@@ -179,9 +179,13 @@ func detach(r *http.Request) *http.Request {
 		vars[name] = value
 	}
 	if before := passageOf(r); before != nil {
-		p := &passage{working: before.working}
+		p := &passage{working: before.working.Detached()}
 		vars[passageVar] = p
-		if before.session != nil {
+		switch before.session {
+		case nil:
+		case before.working:
+			p.announce(copied, p.working)
+		default:
 			p.announce(copied, before.session)
 		}
 	}

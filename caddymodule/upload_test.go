@@ -145,11 +145,7 @@ func TestDeliveryKeepsTheSession(t *testing.T) {
 			reverse_proxy %s
 		}
 	}`, globals, backend.addr()))
-	signedIn := get(t, browser(t), site+"/sign-in?user=ada")
-	cookie, _, _ := strings.Cut(signedIn.header.Get("Set-Cookie"), ";")
-	if !strings.HasPrefix(cookie, "gatehouse=") {
-		t.Fatalf("no cookie: %d %v", signedIn.status, signedIn.header)
-	}
+	cookie := cookieFrom(t, "/sign-in?user=ada")
 	for _, c := range []struct {
 		cookie, user string
 		status       int

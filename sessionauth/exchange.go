@@ -20,7 +20,7 @@ import (
 // name, the context. It is not used again for other requests, since contexts
 // outlive them.
 type exchange struct {
-	w       http.ResponseWriter // the client's
+	w       http.ResponseWriter // the client's; nil in one that was detached
 	parent  context.Context     // the request's
 	outer   *exchange           // of a middleware with another cookie or site in front
 	m       *Manager
@@ -252,9 +252,7 @@ func (ex *exchange) ignore(r *http.Request) {
 
 func (ex *exchange) anonymous(r *http.Request) {
 	ex.session = Session{Site: ex.session.Site, exchange: ex}
-	for _, name := range [...]string{headerUser, headerSession, headerClaims, headerState} {
-		delete(r.Header, name)
-	}
+	stripIdentity(r.Header)
 }
 
 // deviceOf is the client's device as records keep it: its User-Agent, cut to
@@ -352,7 +350,7 @@ func (s *Session) KeepHeader() {
 		return
 	}
 	for ex := s.exchange; ex != nil; ex = ex.outer {
-		if !ex.begun {
+		if !ex.begun && ex.w != nil {
 			ex.rememberHeader(false)
 		}
 	}
@@ -380,6 +378,19 @@ func (ex *exchange) drop(refusal *problem.Error) {
 	ex.refusal = refusal
 	ex.restoreHeader()
 	(*exchangeContext)(ex).cancellable().cancel()
+}
+
+// detach copies what is known of the request, without the response.
+func (ex *exchange) detach() *exchange {
+	if ex == nil {
+		return nil
+	}
+	copied := &exchange{
+		parent: ex.detached(), outer: ex.outer.detach(), m: ex.m, req: ex.req, cookie: ex.cookie, https: ex.https,
+		session: ex.session, presented: ex.presented, ignored: ex.ignored, look: ex.look, decision: ex.decision,
+	}
+	copied.session.exchange = copied
+	return copied
 }
 
 // exchangeContext is the context of the request that next gets, where it gets

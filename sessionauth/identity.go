@@ -16,6 +16,14 @@ const (
 
 const namespace = "gatehouse"
 
+// stripIdentity removes the fields that tell who is signed in.
+func stripIdentity(h http.Header) {
+	delete(h, headerUser)
+	delete(h, headerSession)
+	delete(h, headerClaims)
+	delete(h, headerState)
+}
+
 // IsReserved reports whether a field name lies in the gateway's namespace:
 // "gatehouse", or "gatehouse-" and anything, in any case and with every
 // character that is not a letter or digit read as "-". CGI-like interfaces fold

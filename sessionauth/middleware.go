@@ -52,7 +52,11 @@ func (mw *Middleware) ServeHTTP(w http.ResponseWriter, r *http.Request, next han
 	if first := outer.find(site, cookie); first != nil {
 		return mw.join(first, w, r, next)
 	}
-	if !m.guarded {
+	if m.guarded {
+		// What the guard could not see: of another middleware, of a handler in
+		// front. Other fields of the namespace may be the gateway's.
+		stripIdentity(r.Header)
+	} else {
 		if ConnectionNamesReserved(r.Header) {
 			return problem.New("bad-connection-header", nil)
 		}
@@ -81,9 +85,7 @@ func (mw *Middleware) ServeHTTP(w http.ResponseWriter, r *http.Request, next han
 		// Its body may be silent for long, so that only the context can end it.
 		r = r.WithContext((*exchangeContext)(ex))
 	}
-	err := ex.serve(next, r)
-	m.settings.Carry(r, outer)
-	return err
+	return ex.serve(next, r)
 }
 
 // carried returns the session of the Middleware that a request has passed last,

@@ -150,3 +150,14 @@ func FromContext(ctx context.Context) *Session {
 	}
 	return nil
 }
+
+// Detached returns the session for a copy of its request that goes on by itself
+// and may outlive it. Middlewares that the copy passes find it as they would
+// have found the original, and change neither that nor its response. A nil
+// Session is returned as it is.
+func (s *Session) Detached() *Session {
+	if s == nil || s.exchange == nil {
+		return s
+	}
+	return &s.exchange.detach().session
+}
