@@ -16,12 +16,37 @@ const (
 
 const namespace = "gatehouse"
 
-// stripIdentity removes the fields that tell who is signed in.
+// stripIdentity removes the fields that tell who is signed in, in every
+// spelling that a backend may take for them.
 func stripIdentity(h http.Header) {
-	delete(h, headerUser)
-	delete(h, headerSession)
-	delete(h, headerClaims)
-	delete(h, headerState)
+	for name := range h {
+		if IsReserved(name) && isIdentity(name) {
+			delete(h, name)
+		}
+	}
+}
+
+// isIdentity reports whether a field name of the namespace is one of those that
+// tell who is signed in, read as IsReserved reads names.
+func isIdentity(name string) bool {
+	for _, field := range [...]string{headerUser, headerSession, headerClaims, headerState} {
+		if foldsTo(name, field) {
+			return true
+		}
+	}
+	return false
+}
+
+func foldsTo(name, field string) bool {
+	if len(name) != len(field) {
+		return false
+	}
+	for i := range len(field) {
+		if c := field[i]; c == '-' && isAlphanumeric(name[i]) || c != '-' && name[i]|0x20 != c|0x20 {
+			return false
+		}
+	}
+	return true
 }
 
 // IsReserved reports whether a field name lies in the gateway's namespace:

@@ -98,3 +98,23 @@ func FuzzEncodeUser(f *testing.F) {
 		}
 	})
 }
+
+func TestStripIdentity(t *testing.T) {
+	h := http.Header{}
+	for _, name := range []string{"Gatehouse-User", "gatehouse_user", "GATEHOUSE.SESSION", "Gatehouse-Session-State", "Gatehouse Claims"} {
+		h[name] = []string{"x"}
+	}
+	kept := []string{"Gatehouse-Upload-Id", "Gatehouse-Users", "Gatehouse-Session-Start", "Gatehousexuser", "User"}
+	for _, name := range kept {
+		h[name] = []string{"x"}
+	}
+	stripIdentity(h)
+	for _, name := range kept {
+		if _, ok := h[name]; !ok {
+			t.Errorf("%s was removed", name)
+		}
+	}
+	if len(h) != len(kept) {
+		t.Errorf("left: %v", h)
+	}
+}

@@ -100,7 +100,7 @@ func (m *Manager) carried(r *http.Request) *Session {
 // wantsEventStream reports whether a request asks for server-sent events.
 func wantsEventStream(r *http.Request) bool {
 	for _, value := range r.Header["Accept"] {
-		if strings.Contains(value, "text/event-stream") {
+		if strings.Contains(strings.ToLower(value), "text/event-stream") {
 			return true
 		}
 	}
