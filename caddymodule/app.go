@@ -117,7 +117,7 @@ func (a *App) loadGuests(ctx caddy.Context) error {
 				return fmt.Errorf("session_store: %w", err)
 			}
 		}
-		if begins, ok := provider.(interface{ Begin() error }); ok {
+		if begins, ok := provider.(beginner); ok {
 			a.atStart(begins.Begin)
 		}
 		a.sessions = provider.Sessions()

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
@@ -37,8 +36,6 @@ func (benchBackend) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhtt
 	_, err := io.WriteString(w, "ok")
 	return err
 }
-
-func (benchBackend) UnmarshalCaddyfile(d *caddyfile.Dispenser) error { d.Next(); return nil }
 
 func init() {
 	caddy.RegisterModule(benchBackend{})

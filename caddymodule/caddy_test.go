@@ -61,7 +61,16 @@ type answer struct {
 
 func get(t *testing.T, c *http.Client, rawURL string) answer {
 	t.Helper()
-	res, err := c.Get(rawURL)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, rawURL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return do(t, c, r)
+}
+
+func do(t *testing.T, c *http.Client, r *http.Request) answer {
+	t.Helper()
+	res, err := c.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -629,7 +638,12 @@ func cookieFrom(t *testing.T, path string) string {
 // with fetches a path with a Cookie field.
 func with(t *testing.T, cookie, path string) answer {
 	t.Helper()
-	return tus(t, http.MethodGet, site+path, "", "Cookie", cookie)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, site+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Cookie", cookie)
+	return do(t, browser(t), r)
 }
 
 // What the backend, placeholders and error routes see is the session of the

@@ -34,10 +34,10 @@ func watchPolicy(conn *redisconn.Conn, server string, log *slog.Logger) *policyW
 			case err == nil:
 				notePolicy(server, policy, policy != known, log)
 				known = policy
-			case err != nil && redisconn.IsForbidden(err):
+			case redisconn.IsForbidden(err):
 				log.Warn("redis: the user may not ask for INFO: whether the server may evict keys is not known", "server", server)
 				return
-			case err != nil && known == "":
+			case known == "":
 				wait = time.Second
 			}
 			select {

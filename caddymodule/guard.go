@@ -66,8 +66,8 @@ func passageOf(r *http.Request) *passage {
 
 // ServeHTTP cleans the request, passes it on and cleans the response.
 func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	// Error routes see the request a second time: what is there now is ours.
 	gw := &guardWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
+	// Error routes see the request a second time: what is there now is ours.
 	if passageOf(r) == nil {
 		named := sessionauth.ConnectionNamesReserved(r.Header)
 		sessionauth.StripHeader(r.Header)

@@ -22,11 +22,16 @@ type StoreProvider interface {
 	// Sessions keeps sessions in the same place, or is nil where they are kept
 	// elsewhere by default.
 	Sessions() *SessionKeeper
-	// Begin applies settings that must not come from a configuration that is
-	// only validated.
-	Begin() error
+	beginner
 	// Ping asks for a sign of life.
 	Ping(context.Context) error
+}
+
+// beginner is a guest with something that must not happen for a configuration
+// that is only validated.
+type beginner interface {
+	// Begin is called when the configuration starts.
+	Begin() error
 }
 
 // SessionStoreProvider is what a module in gatehouse.session_stores provides.

@@ -188,7 +188,6 @@ func (s *SessionAuth) Provision(ctx caddy.Context) error {
 		Lifetime: time.Duration(s.effective.Lifetime), PersistentLifetime: time.Duration(s.effective.PersistentLifetime),
 		ForwardCookie: s.effective.ForwardCookie, Guarded: true,
 		Ring: app.ring, Store: app.sessions.Store, Shared: app.sessions.Shared,
-		Carry: carry, Carried: carried,
 		HTTPS: isHTTPS, ClientIP: clientIP, OriginalURI: originalURL,
 		Observer: app.observer, Logger: featureLogger(ctx),
 	}
@@ -310,7 +309,7 @@ func (s *SessionAuth) ServeHTTP(w http.ResponseWriter, r *http.Request, next cad
 	}
 	outer := p.working
 	defer func() { p.working = outer }()
-	err := s.middleware.ServeHTTP(w, r, next)
+	err := s.middleware.ServeIn(p, w, r, next)
 	if err == nil {
 		return nil
 	}
@@ -320,19 +319,13 @@ func (s *SessionAuth) ServeHTTP(w http.ResponseWriter, r *http.Request, next cad
 	return answerProblem(w, r, err)
 }
 
-// carry makes a session the request's before it is passed on.
-func carry(r *http.Request, session *sessionauth.Session) {
-	if p := passageOf(r); p != nil {
-		p.working = session
-		p.announce(r, session)
-	}
-}
+// Session is that of the session_auth at work.
+func (p *passage) Session() *sessionauth.Session { return p.working }
 
-func carried(r *http.Request) *sessionauth.Session {
-	if p := passageOf(r); p != nil {
-		return p.working
-	}
-	return nil
+// Put makes a session the request's before it is passed on.
+func (p *passage) Put(r *http.Request, session *sessionauth.Session) {
+	p.working = session
+	p.announce(r, session)
 }
 
 // announce makes a session the request's for everything else. Of several, with
@@ -459,4 +452,5 @@ var (
 	_ caddy.Provisioner           = (*SessionAuth)(nil)
 	_ caddy.Validator             = (*SessionAuth)(nil)
 	_ caddyhttp.MiddlewareHandler = (*SessionAuth)(nil)
+	_ sessionauth.Place           = (*passage)(nil)
 )

@@ -155,6 +155,7 @@ var (
 	_ caddyfile.Unmarshaler = (*FileSessionStore)(nil)
 	_ SessionStoreProvider  = (*RedisSessionStore)(nil)
 	_ needsStore            = (*RedisSessionStore)(nil)
+	_ beginner              = (*RedisSessionStore)(nil)
 	_ caddy.Provisioner     = (*RedisSessionStore)(nil)
 	_ caddy.CleanerUpper    = (*RedisSessionStore)(nil)
 	_ caddyfile.Unmarshaler = (*RedisSessionStore)(nil)

@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -21,16 +20,7 @@ func tus(t *testing.T, method, rawURL, body string, fields ...string) answer {
 		r.Header.Set(fields[i], fields[i+1])
 	}
 	r.SetBasicAuth("ada", "gatehouse")
-	res, err := browser(t).Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answer{res.StatusCode, res.Header, string(text)}
+	return do(t, browser(t), r)
 }
 
 // upload creates an upload and sends all of it in one PATCH.

@@ -44,11 +44,34 @@ type Middleware struct {
 //
 // Several middlewares of one cookie and site may stand behind each other: the
 // first does the work, the others add Require, ForceValidate and AllowedOrigins.
+//
+// The session is in the context of the request that next gets: FromContext.
 func (mw *Middleware) ServeHTTP(w http.ResponseWriter, r *http.Request, next handler.Handler) error {
+	return mw.ServeIn(nil, w, r, next)
+}
+
+// Place keeps the session of one request, in servers that have a place for such
+// things with each request.
+type Place interface {
+	// Session returns the session that was put last by a middleware that is
+	// still at work, or nil. When a middleware is done is for the server to see.
+	Session() *Session
+	// Put keeps the session of r, which is passed on next.
+	Put(r *http.Request, s *Session)
+}
+
+// ServeIn is ServeHTTP with the session in a place of the server's own. It saves
+// the context and the copy of the request that holds it. Nil: the context.
+func (mw *Middleware) ServeIn(place Place, w http.ResponseWriter, r *http.Request, next handler.Handler) error {
 	m := mw.manager
 	https := m.settings.HTTPS(r)
 	site, cookie := m.settings.Site(r), m.cookieName(https)
-	outer := m.carried(r)
+	var outer *Session
+	if place != nil {
+		outer = place.Session()
+	} else {
+		outer = FromContext(r.Context())
+	}
 	if first := outer.find(site, cookie); first != nil {
 		return mw.join(first, w, r, next)
 	}
@@ -77,24 +100,15 @@ func (mw *Middleware) ServeHTTP(w http.ResponseWriter, r *http.Request, next han
 	if done, err := mw.require(ex, w, r, true); done {
 		return err
 	}
-	if m.settings.Carry == nil {
-		return ex.serve(next, r.WithContext((*exchangeContext)(ex)))
+	if place != nil {
+		place.Put(r, &ex.session)
 	}
-	m.settings.Carry(r, &ex.session)
-	if wantsEventStream(r) {
-		// Its body may be silent for long, so that only the context can end it.
+	if place == nil || wantsEventStream(r) {
+		// The body of an event stream may be silent for long, so that only the
+		// context can end it.
 		r = r.WithContext((*exchangeContext)(ex))
 	}
 	return ex.serve(next, r)
-}
-
-// carried returns the session of the Middleware that a request has passed last,
-// or nil.
-func (m *Manager) carried(r *http.Request) *Session {
-	if m.settings.Carried != nil {
-		return m.settings.Carried(r)
-	}
-	return FromContext(r.Context())
 }
 
 // wantsEventStream reports whether a request asks for server-sent events.

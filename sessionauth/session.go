@@ -141,9 +141,9 @@ func (c *claimSet) members() map[string]any {
 	return c.tree
 }
 
-// FromContext returns the session that a Middleware without Settings.Carry put
-// into the context of the request it passed on: an anonymous one where the
-// request has none, nil where no Middleware ran.
+// FromContext returns the session that Middleware.ServeHTTP put into the
+// context of the request it passed on: an anonymous one where the request has
+// none, nil where no Middleware ran.
 func FromContext(ctx context.Context) *Session {
 	if ex, _ := ctx.Value(exchangeKey{}).(*exchange); ex != nil {
 		return &ex.session

@@ -58,15 +58,6 @@ type Settings struct {
 	// the Middleware. It then does neither work a second time.
 	Guarded bool
 
-	// Carry keeps the session of a request before it is passed on, for as long
-	// as Middleware.ServeHTTP runs, which the caller sees to; Carried returns
-	// what is kept for the request, that of the last Middleware it has passed.
-	// They are for servers that have a place for such things with each request.
-	// Nil: in the request's context, where FromContext finds it, at the price of
-	// a copy of the request.
-	Carry   func(*http.Request, *Session)
-	Carried func(*http.Request) *Session
-
 	// ForwardCookie lets the backend see the session cookie.
 	ForwardCookie bool
 

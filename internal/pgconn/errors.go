@@ -31,6 +31,8 @@ const (
 	CodeOutOfRange     = "22003"
 )
 
+const readOnlyText = "the server takes no writes (a replica, or default_transaction_read_only is on)"
+
 // Error is a failed operation. Its text is made here and holds nothing of the
 // URL, the statement or the values: a server's own messages may.
 type Error struct {
@@ -87,7 +89,7 @@ func Classify(ctx context.Context, err error) *Error {
 		return e
 	}
 	if errors.Is(err, pgconn.ErrReadOnlyConnection) {
-		return &Error{Kind: ErrReadOnly, text: "the server takes no writes (a replica, or default_transaction_read_only is on)"}
+		return &Error{Kind: ErrReadOnly, text: readOnlyText}
 	}
 	e := &Error{Kind: ErrUnavailable, ended: ctx.Err()}
 	errno, isErrno := errors.AsType[syscall.Errno](err)
@@ -118,7 +120,7 @@ func byCode(code string) *Error {
 	class := code[:min(2, len(code))]
 	switch {
 	case code == "25006":
-		e.Kind, e.text = ErrReadOnly, "the server takes no writes (a replica, or default_transaction_read_only is on)"
+		e.Kind, e.text = ErrReadOnly, readOnlyText
 	case code == "42501":
 		e.Kind, e.text = ErrPermission, "the user lacks a right"
 	case class == "28":
