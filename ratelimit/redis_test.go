@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9/logging"
-	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
 	"github.com/gatehouse-gateway/gatehouse/internal/redisconn"
@@ -27,24 +25,7 @@ var server *servers.Redis
 
 func TestMain(m *testing.M) {
 	logging.Disable() // the client's own lines about servers that tests stop
-	dir, err := os.MkdirTemp("", "gatehouse-ratelimit-")
-	if err == nil {
-		server, err = servers.NewRedis(dir)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	code := m.Run()
-	server.Kill()
-	_ = os.RemoveAll(dir)
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	servers.MainRedis(m, &server)
 }
 
 var prefixes atomic.Int64

@@ -31,20 +31,14 @@ package postgres
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/gatehouse-gateway/gatehouse/internal/pgconn"
 	"github.com/gatehouse-gateway/gatehouse/shortlived"
 )
-
-// formatA begins every value that is no count. The statements know it too.
-const formatA = 'A'
 
 // Options of a store.
 type Options struct {
@@ -69,7 +63,7 @@ type Store struct {
 	log        *slog.Logger
 	table      creation
 	cleaner    cleaner
-	unreadable atomic.Uint64
+	unreadable *shortlived.Unreadable
 }
 
 // New makes a store and starts its clean-up, which Close ends. It does no I/O.
@@ -81,7 +75,7 @@ func New(o Options) (*Store, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{conn: o.Conn, sql: sql, log: o.Logger}
+	s := &Store{conn: o.Conn, sql: sql, log: o.Logger, unreadable: shortlived.NewUnreadable(o.Logger)}
 	s.startCleaner(o.CleanEvery)
 	return s, nil
 }
@@ -94,7 +88,7 @@ func (s *Store) Close() error {
 
 // Unreadable returns how many values this store has met that it could not
 // read.
-func (s *Store) Unreadable() uint64 { return s.unreadable.Load() }
+func (s *Store) Unreadable() uint64 { return s.unreadable.Count() }
 
 // TryAdd stores the value unless the key holds a live one. An error other than
 // shortlived.ErrInvalid and ErrFull means that the outcome is unknown.
@@ -103,12 +97,12 @@ func (s *Store) TryAdd(ctx context.Context, key string, value []byte, lifetime t
 		return false, err
 	}
 	var replaced bool
-	added, err := s.row(ctx, []any{&replaced}, s.sql.tryAdd, []byte(key), encode(value), lifetime.Microseconds())
+	added, err := s.row(ctx, []any{&replaced}, s.sql.tryAdd, []byte(key), shortlived.Encode(value), lifetime.Microseconds())
 	if err != nil {
 		return false, fault("adding", err)
 	}
 	if replaced {
-		s.warn(key)
+		s.unreadable.Met(key)
 	}
 	return added, nil
 }
@@ -135,9 +129,9 @@ func (s *Store) read(ctx context.Context, key, doing, sql string) ([]byte, error
 	if !found {
 		return nil, shortlived.ErrNotFound
 	}
-	value, ok := decode(stored)
+	value, ok := shortlived.Decode(stored)
 	if !ok {
-		s.warn(key)
+		s.unreadable.Met(key)
 		return nil, shortlived.ErrNotFound
 	}
 	return value, nil
@@ -177,7 +171,7 @@ func (s *Store) Increment(ctx context.Context, key string, amount int64, lifetim
 		return 0, shortlived.ErrNotCounter
 	}
 	if replaced {
-		s.warn(key)
+		s.unreadable.Met(key)
 	}
 	count, ok := shortlived.ParseCount(text)
 	if !ok {
@@ -216,31 +210,6 @@ func (s *Store) run(ctx context.Context, statement func(context.Context) error) 
 		return err
 	}
 	return once()
-}
-
-// warn reports an unreadable value. The key may hold a name or a code and is
-// shown as a hash.
-func (s *Store) warn(key string) {
-	s.unreadable.Add(1)
-	sum := sha256.Sum256([]byte(key))
-	s.log.Warn("short-lived value of another version counts as absent", "key_sha256", hex.EncodeToString(sum[:8]))
-}
-
-// encode gives a value its stored form.
-func encode(value []byte) []byte {
-	if _, ok := shortlived.ParseCount(value); ok {
-		return value
-	}
-	return append(append(make([]byte, 0, 1+len(value)), formatA), value...)
-}
-
-// decode reads the stored form. It keeps the slice.
-func decode(stored []byte) (value []byte, ok bool) {
-	if len(stored) > 0 && stored[0] == formatA {
-		return stored[1:len(stored):len(stored)], true
-	}
-	_, ok = shortlived.ParseCount(stored)
-	return stored, ok
 }
 
 // fault names what failed and turns an error of the server into an answer where

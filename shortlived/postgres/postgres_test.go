@@ -8,14 +8,11 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 
 	"github.com/gatehouse-gateway/gatehouse/internal/pgconn"
 	"github.com/gatehouse-gateway/gatehouse/internal/servers"
@@ -26,29 +23,10 @@ import (
 var server *servers.Postgres
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "gatehouse-shortlived-")
-	if err == nil {
+	servers.Main(m, func(dir string) (stop func(), err error) {
 		server, err = servers.NewPostgres(dir, "-c", "max_connections=200")
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	goleak.VerifyTestMain(exitCode{m, func() {
-		server.Stop()
-		_ = os.RemoveAll(dir)
-	}})
-}
-
-// exitCode ends the server before goroutines are counted.
-type exitCode struct {
-	m    *testing.M
-	stop func()
-}
-
-func (e exitCode) Run() int {
-	defer e.stop()
-	return e.m.Run()
+		return server.Stop, err
+	})
 }
 
 // patience is the timeout of connections to a server that should answer, on a
@@ -99,7 +77,7 @@ func open(t testing.TB, table string, o pgconn.Options) (*Store, *pgconn.Conn) {
 }
 
 // through is the server's URL by way of a proxy.
-func through(p *proxy) string { return strings.Replace(server.DSN(), server.Addr, p.addr, 1) }
+func through(p *servers.Proxy) string { return strings.Replace(server.DSN(), server.Addr, p.Addr, 1) }
 
 func TestConformance(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) []shortlived.Store {
@@ -112,18 +90,18 @@ func TestConformance(t *testing.T) {
 
 func TestLostReplies(t *testing.T) {
 	storetest.RunLost(t, func(t *testing.T) storetest.Flaky {
-		table, p := newTable(), newProxy(t, server.Addr)
+		table, p := newTable(), servers.StartProxy(t, server.Addr)
 		direct, _ := open(t, table, pgconn.Options{})
 		lossy, _ := open(t, table, pgconn.Options{URL: through(p), PoolSize: 1})
 		return storetest.Flaky{
-			Direct: direct, Lossy: lossy, Down: p.down,
+			Direct: direct, Lossy: lossy, Down: p.Down,
 			LoseNextReply: func() {
 				// The connection is made and the table is there, so the next
 				// thing the server says is the reply.
 				if _, err := lossy.Get(t.Context(), "warm"); !errors.Is(err, shortlived.ErrNotFound) {
 					t.Fatalf("warming up: %v", err)
 				}
-				p.loseNext.Store(true)
+				p.LoseNext()
 			},
 		}
 	})
@@ -132,13 +110,13 @@ func TestLostReplies(t *testing.T) {
 // TestLateReplyIsNobodys delays a reply beyond the timeout and lets it through
 // afterwards: it must not be taken for the reply of a later statement.
 func TestLateReplyIsNobodys(t *testing.T) {
-	p := newProxy(t, server.Addr)
+	p := servers.StartProxy(t, server.Addr)
 	s, _ := open(t, newTable(), pgconn.Options{URL: through(p), Timeout: 300 * time.Millisecond, PoolSize: 1})
 	await(t, "a connection", func() bool {
 		_, err := s.TryAdd(t.Context(), "one", []byte("1st"), time.Hour)
 		return err == nil
 	})
-	p.hold.Store(true)
+	p.Hold(true)
 	begin := time.Now()
 	v, err := s.Get(t.Context(), "one")
 	if !errors.Is(err, pgconn.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
@@ -147,7 +125,7 @@ func TestLateReplyIsNobodys(t *testing.T) {
 	if took := time.Since(begin); took > patience {
 		t.Errorf("Get without a reply took %v", took)
 	}
-	p.hold.Store(false)
+	p.Hold(false)
 	await(t, "an answer", func() bool {
 		v, err := s.Get(t.Context(), "two")
 		if err == nil {
@@ -622,17 +600,6 @@ func TestFullDiskIsFull(t *testing.T) {
 	if err := fault("adding", &pgconn.Error{Kind: pgconn.ErrUnavailable}); errors.Is(err, shortlived.ErrFull) {
 		t.Errorf("got %v, want no ErrFull", err)
 	}
-}
-
-func FuzzDecode(f *testing.F) {
-	for _, s := range []string{"", "A", "Avalue", "42", "-0", "B", "A42"} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if back, ok := decode(encode(data)); !ok || !bytes.Equal(back, data) {
-			t.Fatalf("%q came back as %q, %v", data, back, ok)
-		}
-	})
 }
 
 func awaitAbsent(t *testing.T, s *Store, key string) {

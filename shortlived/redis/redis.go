@@ -23,15 +23,12 @@ package redis
 
 import (
 	"context"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -43,9 +40,6 @@ import (
 // Namespace stands between the connection's prefix and every key, apart from
 // what else is kept on the same server.
 const Namespace = "short:"
-
-// formatA begins every value that is no count. The scripts know it too.
-const formatA = 'A'
 
 //go:embed try_add.lua
 var tryAddSource string
@@ -71,21 +65,17 @@ type Options struct {
 type Store struct {
 	conn       *redisconn.Conn
 	prefix     string
-	log        *slog.Logger
-	unreadable atomic.Uint64
+	unreadable *shortlived.Unreadable
 }
 
 // New makes a store. It does no I/O.
 func New(o Options) *Store {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	return &Store{conn: o.Conn, prefix: o.Conn.Prefix() + Namespace, log: o.Logger}
+	return &Store{conn: o.Conn, prefix: o.Conn.Prefix() + Namespace, unreadable: shortlived.NewUnreadable(o.Logger)}
 }
 
 // Unreadable returns how many values this store has met that it could not
 // read.
-func (s *Store) Unreadable() uint64 { return s.unreadable.Load() }
+func (s *Store) Unreadable() uint64 { return s.unreadable.Count() }
 
 // TryAdd stores the value unless the key holds a live one. An error other than
 // shortlived.ErrInvalid and ErrFull means that the outcome is unknown.
@@ -98,12 +88,12 @@ func (s *Store) TryAdd(ctx context.Context, key string, value []byte, lifetime t
 		return false, err
 	}
 	defer cancel()
-	result, err := s.conn.Run(ctx, tryAddScript, []string{s.prefix + key}, encode(value), lifetime.Milliseconds()).Int()
+	result, err := s.conn.Run(ctx, tryAddScript, []string{s.prefix + key}, shortlived.Encode(value), lifetime.Milliseconds()).Int()
 	if err != nil {
 		return false, fault("adding", err)
 	}
 	if result == 2 {
-		s.warn(key)
+		s.unreadable.Met(key)
 	}
 	return result > 0, nil
 }
@@ -136,9 +126,9 @@ func (s *Store) read(ctx context.Context, key, doing string, command readCommand
 	if err != nil {
 		return nil, fault(doing, err)
 	}
-	value, ok := decode(stored)
+	value, ok := shortlived.Decode(stored)
 	if !ok {
-		s.warn(key)
+		s.unreadable.Met(key)
 		return nil, shortlived.ErrNotFound
 	}
 	return value, nil
@@ -181,7 +171,7 @@ func (s *Store) Increment(ctx context.Context, key string, amount int64, lifetim
 		return 0, err
 	}
 	if replaced {
-		s.warn(key)
+		s.unreadable.Met(key)
 	}
 	return count, nil
 }
@@ -207,31 +197,6 @@ func (s *Store) begin(ctx context.Context) (context.Context, context.CancelFunc,
 	}
 	ctx, cancel := s.conn.WithTimeout(ctx)
 	return ctx, cancel, nil
-}
-
-// warn reports an unreadable value. The key may hold a name or a code and is
-// shown as a hash.
-func (s *Store) warn(key string) {
-	s.unreadable.Add(1)
-	sum := sha256.Sum256([]byte(key))
-	s.log.Warn("short-lived value of another version counts as absent", "key_sha256", hex.EncodeToString(sum[:8]))
-}
-
-// encode gives a value its stored form.
-func encode(value []byte) []byte {
-	if _, ok := shortlived.ParseCount(value); ok {
-		return value
-	}
-	return append(append(make([]byte, 0, 1+len(value)), formatA), value...)
-}
-
-// decode reads the stored form. It keeps the slice.
-func decode(stored []byte) (value []byte, ok bool) {
-	if len(stored) > 0 && stored[0] == formatA {
-		return stored[1:len(stored):len(stored)], true
-	}
-	_, ok = shortlived.ParseCount(stored)
-	return stored, ok
 }
 
 // fault turns an error of the server into an answer where it is one.

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"github.com/gatehouse-gateway/gatehouse/internal/redisconn"
 	"github.com/gatehouse-gateway/gatehouse/internal/servers"
@@ -24,31 +23,7 @@ import (
 
 var server *servers.Redis
 
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "gatehouse-shortlived-")
-	if err == nil {
-		server, err = servers.NewRedis(dir)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	goleak.VerifyTestMain(exitCode{m, func() {
-		server.Kill()
-		_ = os.RemoveAll(dir)
-	}})
-}
-
-// exitCode ends the server before goroutines are counted.
-type exitCode struct {
-	m    *testing.M
-	stop func()
-}
-
-func (e exitCode) Run() int {
-	defer e.stop()
-	return e.m.Run()
-}
+func TestMain(m *testing.M) { servers.MainRedis(m, &server) }
 
 var prefixes atomic.Int64
 
@@ -80,11 +55,11 @@ func TestConformance(t *testing.T) {
 
 func TestLostReplies(t *testing.T) {
 	storetest.RunLost(t, func(t *testing.T) storetest.Flaky {
-		prefix, p := newPrefix(), newProxy(t, server.Addr)
+		prefix, p := newPrefix(), servers.StartProxy(t, server.Addr)
 		direct, conn := open(t, redisconn.Options{Address: server.Addr, Prefix: prefix, Timeout: patience})
-		lossy, _ := open(t, redisconn.Options{Address: p.addr, Prefix: prefix, Timeout: patience, PoolSize: 1})
+		lossy, _ := open(t, redisconn.Options{Address: p.Addr, Prefix: prefix, Timeout: patience, PoolSize: 1})
 		return storetest.Flaky{
-			Direct: direct, Lossy: lossy, Down: p.down,
+			Direct: direct, Lossy: lossy, Down: p.Down,
 			LoseNextReply: func() {
 				// The connection is made and the scripts are known, so the next
 				// thing the server says is the reply.
@@ -96,7 +71,7 @@ func TestLostReplies(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				p.loseNext.Store(true)
+				p.LoseNext()
 			},
 		}
 	})
@@ -105,13 +80,13 @@ func TestLostReplies(t *testing.T) {
 // TestLateReplyIsNobodys delays a reply beyond the timeout and lets it through
 // afterwards: it must not be taken for the reply of a later command.
 func TestLateReplyIsNobodys(t *testing.T) {
-	p := newProxy(t, server.Addr)
-	s, _ := open(t, redisconn.Options{Address: p.addr, Prefix: newPrefix(), Timeout: 300 * time.Millisecond, PoolSize: 1})
+	p := servers.StartProxy(t, server.Addr)
+	s, _ := open(t, redisconn.Options{Address: p.Addr, Prefix: newPrefix(), Timeout: 300 * time.Millisecond, PoolSize: 1})
 	await(t, "a connection", func() bool {
 		_, err := s.TryAdd(t.Context(), "one", []byte("1st"), time.Hour)
 		return err == nil
 	})
-	p.hold.Store(true)
+	p.Hold(true)
 	begin := time.Now()
 	v, err := s.Get(t.Context(), "one")
 	if err == nil || errors.Is(err, shortlived.ErrNotFound) {
@@ -120,7 +95,7 @@ func TestLateReplyIsNobodys(t *testing.T) {
 	if took := time.Since(begin); took > patience {
 		t.Errorf("Get without a reply took %v", took)
 	}
-	p.hold.Store(false)
+	p.Hold(false)
 	await(t, "an answer", func() bool {
 		v, err := s.Get(t.Context(), "two")
 		if err == nil {
@@ -370,22 +345,6 @@ func TestErrorsNameNoKeysOrValues(t *testing.T) {
 			t.Errorf("got %v, want an error without the key and value", err)
 		}
 	}
-}
-
-func FuzzDecode(f *testing.F) {
-	for _, s := range []string{"", "A", "Avalue", "42", "-0", "B", "A42"} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if back, ok := decode(encode(data)); !ok || !bytes.Equal(back, data) {
-			t.Fatalf("%q came back as %q, %v", data, back, ok)
-		}
-		if value, ok := decode(data); ok && data[0] != formatA {
-			if _, isCount := shortlived.ParseCount(value); !isCount {
-				t.Fatalf("%q was read as %q", data, value)
-			}
-		}
-	})
 }
 
 // await polls until the condition holds.

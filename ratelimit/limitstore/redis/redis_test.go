@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9/logging"
-	"go.uber.org/goleak"
 
 	"github.com/gatehouse-gateway/gatehouse/internal/redisconn"
 	"github.com/gatehouse-gateway/gatehouse/internal/servers"
@@ -26,24 +24,7 @@ var server *servers.Redis
 
 func TestMain(m *testing.M) {
 	logging.Disable() // the client's own lines about servers that tests stop
-	dir, err := os.MkdirTemp("", "gatehouse-limits-")
-	if err == nil {
-		server, err = servers.NewRedis(dir)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	code := m.Run()
-	server.Kill()
-	_ = os.RemoveAll(dir)
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	servers.MainRedis(m, &server)
 }
 
 func open(t testing.TB, o redisconn.Options) *Store {

@@ -13,13 +13,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse-gateway/gatehouse/internal/redisconn"
+	"github.com/gatehouse-gateway/gatehouse/internal/servers"
 	"github.com/gatehouse-gateway/gatehouse/sessionauth/sessionstore"
 	"github.com/gatehouse-gateway/gatehouse/sessionauth/sessionstore/storetest"
 )
@@ -406,20 +406,20 @@ func TestLostReply(t *testing.T) {
 	prefix := fmt.Sprintf("lost%d:", prefixes.Add(1))
 	direct := open(t, server.Addr, prefix)
 	key := mustStart(t, direct, "u1")
-	p := startProxy(t, server.Addr)
-	s := openWith(t, redisconn.Options{Address: p.addr, Prefix: prefix, Timeout: 400 * time.Millisecond}, nil)
+	p := servers.StartProxy(t, server.Addr)
+	s := openWith(t, redisconn.Options{Address: p.Addr, Prefix: prefix, Timeout: 400 * time.Millisecond}, nil)
 	_, _, err := s.Get(t.Context(), key) // connected, and the script is known
 	must(t, err)
 	_, err = direct.Refresh(t.Context(), key, sessionstore.Refresh{Generation: 0, Lifetime: time.Hour})
 	must(t, err)
 
-	p.mute.Store(true)
+	p.Hold(true)
 	_, err = s.Refresh(t.Context(), key, sessionstore.Refresh{Generation: 1, Lifetime: time.Hour})
 	wantFault(t, "Refresh", err)
 	lost := startOf("u1")
 	_, _, err = s.Start(t.Context(), lost)
 	wantFault(t, "Start", err)
-	p.mute.Store(false)
+	p.Hold(false)
 
 	// The refresh may have happened, and no more than once.
 	if g := generationOf(t, direct, key); g != 2 {
@@ -428,61 +428,6 @@ func TestLostReply(t *testing.T) {
 	if _, _, err := s.Get(t.Context(), key); err != nil {
 		t.Errorf("Get afterwards: %v", err)
 	}
-}
-
-// proxy passes bytes on; while it is mute, only those to the server.
-type proxy struct {
-	addr string
-	mute atomic.Bool
-}
-
-func startProxy(t *testing.T, to string) *proxy {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	p := &proxy{addr: l.Addr().String()}
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	var conns []net.Conn
-	t.Cleanup(func() {
-		l.Close()
-		mu.Lock()
-		for _, c := range conns {
-			c.Close()
-		}
-		mu.Unlock()
-		wg.Wait()
-	})
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			s, err := net.Dial("tcp", to)
-			if err != nil {
-				c.Close()
-				continue
-			}
-			mu.Lock()
-			conns = append(conns, c, s)
-			mu.Unlock()
-			wg.Go(func() { _, _ = io.Copy(s, c); s.Close() })
-			wg.Go(func() { _, _ = io.Copy(unlessMute{p, c}, s); c.Close() })
-		}
-	})
-	return p
-}
-
-type unlessMute struct {
-	p *proxy
-	w io.Writer
-}
-
-func (u unlessMute) Write(b []byte) (int, error) {
-	if u.p.mute.Load() {
-		return len(b), nil
-	}
-	return u.w.Write(b)
 }
 
 func TestMalformedReplies(t *testing.T) {

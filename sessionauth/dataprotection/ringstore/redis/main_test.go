@@ -5,16 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 
 	"github.com/gatehouse-gateway/gatehouse/internal/redisconn"
 	"github.com/gatehouse-gateway/gatehouse/internal/servers"
@@ -25,27 +20,7 @@ import (
 // server is the Redis that most tests share, each with a list of its own.
 var server *servers.Redis
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "gatehouse-redis-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	if server, err = servers.NewRedis(dir, "--repl-diskless-sync-delay", "0"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	code := m.Run()
-	server.Kill()
-	if err := goleak.Find(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
-}
+func TestMain(m *testing.M) { servers.MainRedis(m, &server, "--repl-diskless-sync-delay", "0") }
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -149,67 +124,4 @@ func readVectors(t testing.TB, name string) vectors {
 	var v vectors
 	must(t, json.Unmarshal(content, &v))
 	return v
-}
-
-// proxy passes bytes on and can lose the server's answers.
-type proxy struct {
-	addr string
-	// lose is asked for each piece of what the server says; true cuts the
-	// connection instead of passing it on.
-	lose atomic.Pointer[func(said []byte) bool]
-}
-
-func startProxy(t *testing.T, to string) *proxy {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	p := &proxy{addr: l.Addr().String()}
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	var conns []net.Conn
-	t.Cleanup(func() {
-		l.Close()
-		mu.Lock()
-		for _, c := range conns {
-			c.Close()
-		}
-		mu.Unlock()
-		wg.Wait()
-	})
-	wg.Go(func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", to)
-			if err != nil {
-				client.Close()
-				continue
-			}
-			mu.Lock()
-			conns = append(conns, client, server)
-			mu.Unlock()
-			wg.Go(func() { _, _ = io.Copy(server, client); server.Close() })
-			wg.Go(func() { p.answers(client, server) })
-		}
-	})
-	return p
-}
-
-func (p *proxy) answers(client, server net.Conn) {
-	defer client.Close()
-	defer server.Close()
-	buf := make([]byte, 1<<16)
-	for {
-		n, err := server.Read(buf)
-		if err != nil {
-			return
-		}
-		if lose := p.lose.Load(); lose != nil && (*lose)(buf[:n]) {
-			return
-		}
-		if _, err := client.Write(buf[:n]); err != nil {
-			return
-		}
-	}
 }

@@ -243,15 +243,15 @@ func TestServerDown(t *testing.T) {
 func TestLostReply(t *testing.T) {
 	for _, cuts := range []int{1, addAttempts - 1, addAttempts} {
 		key := newKey()
-		p := startProxy(t, server.Addr)
-		direct, r := open(t, redisconn.Options{}, key), open(t, redisconn.Options{Address: p.addr}, key)
+		p := servers.StartProxy(t, server.Addr)
+		direct, r := open(t, redisconn.Options{}, key), open(t, redisconn.Options{Address: p.Addr}, key)
 		must(t, r.Add(t.Context(), "key", []byte("<first />"))) // connected, and the script is known
 		var lost atomic.Int64
 		cut := func(said []byte) bool {
 			// The answers of RPUSH and LPOS, and not those to signing in.
 			return (string(said) == ":2\r\n" || string(said) == ":1\r\n") && lost.Add(1) <= int64(cuts)
 		}
-		p.lose.Store(&cut)
+		p.LoseIf(cut)
 		err := r.Add(t.Context(), "key", secretKey)
 		if cuts < addAttempts {
 			must(t, err)
@@ -263,7 +263,7 @@ func TestLostReply(t *testing.T) {
 			t.Errorf("%d answers, %d of them lost: the list is %q", lost.Load(), cuts, got)
 		}
 		lose := func(said []byte) bool { return strings.Contains(string(said), "secret") }
-		p.lose.Store(&lose)
+		p.LoseIf(lose)
 		_, err = r.Elements(t.Context())
 		wantUnavailable(t, err)
 	}
@@ -326,13 +326,13 @@ func TestLockOfADeadHolder(t *testing.T) {
 
 // TestLockWhoseAnswerIsLost is not left to expire.
 func TestLockWhoseAnswerIsLost(t *testing.T) {
-	p := startProxy(t, server.Addr)
-	r := open(t, redisconn.Options{Address: p.addr}, newKey())
+	p := servers.StartProxy(t, server.Addr)
+	r := open(t, redisconn.Options{Address: p.Addr}, newKey())
 	_, err := r.Elements(t.Context()) // connected
 	must(t, err)
 	var answers atomic.Int64
 	cut := func([]byte) bool { return answers.Add(1) == 1 }
-	p.lose.Store(&cut)
+	p.LoseIf(cut)
 	_, err = r.Lock(t.Context())
 	wantUnavailable(t, err)
 	if do(t, r, "EXISTS", r.lockKey()) != int64(0) {
