@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -68,9 +70,15 @@ func get(t *testing.T, c *http.Client, rawURL string) answer {
 	return do(t, c, r)
 }
 
+// do sends a request. While a reload closes the old listener, which shares the
+// port with the new one, the system may reset a connection before it is made:
+// then nothing was sent, and it is tried again.
 func do(t *testing.T, c *http.Client, r *http.Request) answer {
 	t.Helper()
 	res, err := c.Do(r)
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" && errors.Is(err, syscall.ECONNRESET) {
+		res, err = c.Do(r)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddytest"
 )
 
@@ -113,8 +114,16 @@ func isolate(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 }
 
+// start makes a Caddyfile the running configuration until the test's end. Its
+// listeners go then: a connection that the next test made while both were open
+// could land on the old one and be reset.
 func start(t *testing.T, caddyfile string) *caddytest.Tester {
 	t.Helper()
+	t.Cleanup(func() {
+		if err := caddy.Load([]byte(`{"admin":{"listen":"localhost:2999","config":{"persist":false}}}`), true); err != nil {
+			t.Errorf("ending the configuration: %v", err)
+		}
+	})
 	tester := caddytest.NewTester(t)
 	tester.InitServer(caddyfile, "caddyfile")
 	return tester
